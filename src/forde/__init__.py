@@ -1,0 +1,54 @@
+"""forde: repulsive deep ensembles in PyTorch.
+
+import forde
+ensemble = forde.Ensemble(make_network, n_members=10, seed=0)
+forde.fit(ensemble, forde.method("forde-pca"), (x, y), epochs=50)
+prediction = ensemble.predict(x_new)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from forde import kernels, likelihoods, models, priors, rules, spaces
+from forde.ensemble import Ensemble
+from forde.errors import FordeError
+from forde.methods import Method, method, methods, register
+from forde.prediction import ClassificationPrediction, Prediction, RegressionPrediction
+from forde.training import History, fit
+
+if TYPE_CHECKING:
+    from forde.estimators import FordeClassifier, FordeRegressor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ClassificationPrediction",
+    "Ensemble",
+    "FordeClassifier",
+    "FordeError",
+    "FordeRegressor",
+    "History",
+    "Method",
+    "Prediction",
+    "RegressionPrediction",
+    "fit",
+    "kernels",
+    "likelihoods",
+    "method",
+    "methods",
+    "models",
+    "priors",
+    "register",
+    "rules",
+    "spaces",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators need scikit-learn, so they are imported when first asked for."""
+    if name in ("FordeClassifier", "FordeRegressor"):
+        from forde import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module 'forde' has no attribute '{name}'")

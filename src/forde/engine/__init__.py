@@ -1,0 +1,9 @@
+"""How a step is run: forward, exchange, pull back."""
+
+from forde.engine.base import Engine, StepReport
+from forde.engine.choose import make_engine
+from forde.engine.eager import EagerEngine
+from forde.engine.exchange import exchange
+from forde.engine.vectorized import VectorizedEngine
+
+__all__ = ["EagerEngine", "Engine", "StepReport", "VectorizedEngine", "exchange", "make_engine"]

@@ -1,0 +1,50 @@
+"""Which engine runs a training."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+from torch import nn
+
+from forde.engine.base import Engine, Precision
+from forde.engine.eager import EagerEngine
+from forde.engine.vectorized import VectorizedEngine, alike
+from forde.ensemble import Ensemble
+from forde.errors import unknown_name
+from forde.methods.base import Method
+from forde.models import MLP
+
+log = logging.getLogger(__name__)
+
+EngineName = Literal["auto", "eager", "vectorized"]
+
+VECTORISED_MODULES = (
+    nn.Sequential, nn.ModuleList, nn.Flatten, nn.Identity, nn.Linear, nn.BatchNorm1d, nn.LayerNorm, nn.ReLU, nn.Tanh,
+    nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Sigmoid, nn.Softplus, MLP,
+)  # fmt: skip
+"""Known to behave the same under vmap; a network made of anything else is looped over."""
+VECTORISED_PARAMETERS = 2_000_000
+"""Above this size per member arithmetic dominates and stacking gains nothing."""
+
+
+def make_engine(name: EngineName, ensemble: Ensemble, method: Method, precision: Precision) -> Engine:
+    """The engine asked for; `"auto"` stacks small multilayer perceptrons and loops over anything else."""
+    if name not in ("auto", "eager", "vectorized"):
+        raise unknown_name("engine", name, ("auto", "eager", "vectorized"))
+    if name == "vectorized" or (name == "auto" and precision == "float32" and worth_stacking(ensemble)):
+        log.info("engine: vectorized (%d members stacked)", ensemble.n_members)
+        return VectorizedEngine(ensemble, method, precision)
+    log.info("engine: eager (a loop over %d members)", ensemble.n_members)
+    return EagerEngine(ensemble, method, precision)
+
+
+def worth_stacking(ensemble: Ensemble) -> bool:
+    """Whether the members are small multilayer perceptrons of one architecture."""
+    network = ensemble.members[0]
+    return (
+        ensemble.n_members > 1
+        and all(type(module) in VECTORISED_MODULES for module in network.modules())
+        and sum(p.numel() for p in network.parameters()) <= VECTORISED_PARAMETERS
+        and alike(ensemble)
+    )

@@ -1,0 +1,64 @@
+"""The plain engine: a loop over members in eager mode. Works for any network, also for members that differ."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from forde.engine.base import Engine, Precision
+from forde.engine.capture import capture, last_kept
+from forde.ensemble import Ensemble
+from forde.errors import FordeError
+from forde.methods.base import Method
+from forde.spaces import View
+
+
+class EagerEngine(Engine):
+    """Members one after another; all their graphs are kept while they interact.
+
+    >>> from torch import nn
+    >>> from forde import Ensemble, method
+    >>> ensemble = Ensemble(lambda: nn.Linear(4, 3), n_members=2)
+    >>> engine = EagerEngine(ensemble, method("forde-identity"))
+    >>> report = engine.step(torch.randn(8, 4), torch.randint(3, (8,)))
+    >>> report.losses.shape, ensemble.members[0].weight.grad.shape
+    (torch.Size([2]), torch.Size([3, 4]))
+    """
+
+    def __init__(self, ensemble: Ensemble, method: Method, precision: Precision = "float32") -> None:
+        super().__init__(ensemble, method, precision)
+        self.layers = [method.feature_layer(member) for member in ensemble.members]
+        self.groups = [{n: p for n, p in member.named_parameters() if p.requires_grad} for member in ensemble.members]
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        return x
+
+    def _run(self, unit: int, x: Tensor, y: Tensor) -> View:
+        member, layer = self.ensemble.members[unit], self.layers[unit]
+        with capture(member, layer) as kept:
+            output = member(x)
+        features = last_kept(kept, layer)
+        return View(x, y, output, features, list(self.groups[unit].values()), self.ensemble.likelihood)
+
+    def _of_unit(self, tensor: Tensor, unit: int) -> Tensor:
+        return tensor[unit]
+
+    def _member_gradients(self) -> dict[str, Tensor]:
+        first = self.groups[0]
+        for i, group in enumerate(self.groups):
+            if {n: p.shape for n, p in group.items()} != {n: p.shape for n, p in first.items()}:
+                raise FordeError(
+                    f"members 0 and {i} have different parameters, so their gradients cannot be mixed; "
+                    "use rule=WGD() without a shared head, or members of one architecture."
+                )
+        return {
+            name: torch.stack(gradients)
+            for name in first
+            if len(gradients := [g.grad for group in self.groups if (g := group[name]).grad is not None])
+            == len(self.groups)
+        }
+
+    def _assign_gradients(self, gradients: dict[str, Tensor]) -> None:
+        for name, gradient in gradients.items():
+            for i, group in enumerate(self.groups):
+                group[name].grad = gradient[i].clone()

@@ -1,0 +1,186 @@
+"""M networks as one object: `logits [M, B, C]`, predictions with uncertainty, saving and loading."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from forde import saving
+from forde.errors import FordeError
+from forde.likelihoods import Likelihood, as_likelihood, likelihood_from_config
+from forde.prediction import Prediction
+
+log = logging.getLogger(__name__)
+
+Factory = Callable[[], nn.Module]
+
+
+class Ensemble(nn.Module):
+    """M members, each built by calling the factory under a seed of its own.
+
+    Args:
+        make_network: called once per member; returns a network that maps a batch to logits `[B, C]`.
+            A sequence of factories gives members of different architectures.
+        n_members: M. May be left out where a sequence of factories is given.
+        seed: member i is initialised from `(seed, i)`, whatever M is.
+        likelihood: what the output means: `"classification"`, `"regression"` (known noise),
+            `"learned-noise-regression"` (mean and variance head), a `Likelihood`, or a loss function.
+
+    >>> ensemble = Ensemble(lambda: nn.Linear(4, 3), n_members=5, seed=0)
+    >>> ensemble(torch.zeros(2, 4)).shape
+    torch.Size([5, 2, 3])
+    """
+
+    def __init__(
+        self,
+        make_network: Factory | Sequence[Factory],
+        n_members: int | None = None,
+        *,
+        seed: int = 0,
+        likelihood: str | Likelihood | Callable[[Tensor, Tensor], Tensor] = "classification",
+    ) -> None:
+        super().__init__()
+        factories = _factories(make_network, n_members)
+        self.seed = seed
+        self.likelihood = as_likelihood(likelihood)
+        members = [_build(factory, seed, i) for i, factory in enumerate(factories)]
+        _refuse_shared_parameters(members)
+        self.members = nn.ModuleList(members)
+
+    @property
+    def n_members(self) -> int:
+        """M."""
+        return len(self.members)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        tensor = next(self.parameters(), None)
+        return torch.device("cpu") if tensor is None else tensor.device
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs of all members on one batch: `[B, ...]` → `[M, B, C]`."""
+        return torch.stack([member(x) for member in self.members])
+
+    @torch.no_grad()
+    def predict(self, x: Any, *, batch_size: int = 512) -> Prediction:
+        """Predict in evaluation mode, batch by batch.
+
+        Args:
+            x: tensor or array `[N, ...]`, or an iterable of batches (a DataLoader; of `(x, y)` pairs the x is used).
+
+        Returns:
+            For classification `probs [N, C]`, `member_probs [M, N, C]`, and `total`, `aleatoric`, `epistemic [N]`;
+            for regression `mean`, `std` and the same split as variances. On the CPU, whatever the device.
+        """
+        was_training = self.training
+        self.eval()
+        try:
+            outputs = [self(batch).cpu() for batch in self._batches(x, batch_size)]
+        finally:
+            self.train(was_training)
+        if not outputs:
+            raise FordeError("there is nothing to predict: the input is empty; pass at least one sample.")
+        return self.likelihood.prediction(torch.cat(outputs, dim=1))
+
+    def _batches(self, x: Any, batch_size: int) -> Iterable[Tensor]:
+        parameter = next(self.parameters(), torch.empty(0))
+        if isinstance(x, (Tensor, np.ndarray)):
+            x = torch.as_tensor(x).split(batch_size)
+        for batch in x:
+            inputs = torch.as_tensor(batch[0] if isinstance(batch, (tuple, list)) else batch)
+            dtype = parameter.dtype if inputs.is_floating_point() else None
+            yield inputs.to(device=parameter.device, dtype=dtype)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `config.json` and `model.safetensors` into `folder`; neither can hold code."""
+        config = {"n_members": self.n_members, "seed": self.seed, "likelihood": self.likelihood.config()}
+        return saving.save(folder, config, self.state_dict())
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        make_network: Factory | Sequence[Factory],
+        *,
+        device: str | torch.device = "cpu",
+        likelihood: str | Likelihood | Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> Ensemble:
+        """Read what `save` wrote; `make_network` must build the architecture that was saved."""
+        config = saving.read_config(folder)
+        stored = likelihood_from_config(config["likelihood"])
+        ensemble = cls(
+            make_network,
+            config["n_members"],
+            seed=config["seed"],
+            likelihood=stored if likelihood is None else likelihood,
+        )
+        saving.load_weights(folder, ensemble)
+        return ensemble.to(device).eval()
+
+
+def _factories(make_network: Factory | Sequence[Factory], n_members: int | None) -> list[Factory]:
+    if isinstance(make_network, nn.Module):
+        raise FordeError(
+            "a network was given where a function that builds one was expected: members copied from one network "
+            "would all start alike; pass lambda: MyNetwork(...)."
+        )
+    if isinstance(make_network, Sequence):
+        if n_members is not None and n_members != len(make_network):
+            raise FordeError(
+                f"{len(make_network)} factories were given for n_members={n_members}; leave n_members out."
+            )
+        factories = list(make_network)
+    else:
+        if not isinstance(n_members, (int, np.integer)) or isinstance(n_members, bool):
+            raise FordeError(f"n_members is {n_members!r}, but a whole number of at least 1 was expected.")
+        factories = [make_network] * int(n_members)
+    if not factories:
+        raise FordeError(f"n_members is {n_members}, but an ensemble needs at least 1 member.")
+    return factories
+
+
+def member_seed(seed: int, index: int) -> int:
+    """A seed for member `index` that no other member or neighbouring seed shares."""
+    return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _build(factory: Factory, seed: int, index: int) -> nn.Module:
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(member_seed(seed, index))
+        network = factory()
+    if not isinstance(network, nn.Module):
+        raise FordeError(
+            f"make_network() returned a {type(network).__name__}, but a torch.nn.Module was expected; "
+            "return the network itself."
+        )
+    return network
+
+
+def _refuse_shared_parameters(members: Sequence[nn.Module]) -> None:
+    owner: dict[int, int] = {}
+    for index, member in enumerate(members):
+        for name, parameter in member.named_parameters():
+            first = owner.setdefault(id(parameter), index)
+            if first != index:
+                raise FordeError(
+                    f"members {first} and {index} share the parameter '{name}', but each member needs its own; "
+                    "build a new network inside make_network()."
+                )
+    if len(members) > 1 and _all_alike(members):
+        log.warning("All members start from the same weights; remove fixed seeds from make_network().")
+
+
+def _all_alike(members: Sequence[nn.Module]) -> bool:
+    first = list(members[0].parameters())
+    return bool(first) and all(
+        len(first) == len(others := list(member.parameters()))
+        and all(a.shape == b.shape and bool(torch.equal(a, b)) for a, b in zip(first, others, strict=True))
+        for member in members[1:]
+    )

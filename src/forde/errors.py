@@ -1,0 +1,22 @@
+"""The one exception users meet: a sentence that says what was wrong, what was expected and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FordeError(ValueError):
+    """A mistake in what was given to forde; its message is one sentence that a user can act on."""
+
+
+def unknown_name(kind: str, given: object, known: Iterable[str]) -> FordeError:
+    """The error for a name that does not exist, with the nearest one that does.
+
+    >>> str(unknown_name("method", "forde-pcs", ["forde-pca", "lit"]))
+    "unknown method 'forde-pcs'; did you mean 'forde-pca'? Known: forde-pca, lit."
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
+    hint = f"; did you mean '{near[0]}'?" if near else "."
+    return FordeError(f"unknown {kind} '{given}'{hint} Known: {', '.join(names) or 'none'}.")

@@ -1,0 +1,40 @@
+"""How similar two members are: the contract of a kernel."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Similarity(NamedTuple):
+    """Kernel values and, for logging, the bandwidth they used."""
+
+    values: Tensor
+    """`[M, M, B]`, k(live_i, frozen_j) for each sample; 1 where the two coincide."""
+    bandwidth: Tensor | None
+    """Broadcasts against `values`."""
+
+
+class Kernel(ABC):
+    """Compares every live member with every frozen one; gradients flow to the live side only.
+
+    That is enough for every rule: a member treats the others as constants, and for a symmetric kernel the derivative of
+    a sum over pairs is the derivative in the first argument.
+    """
+
+    symmetric: bool = True
+    needs_training_data: bool = False
+
+    @abstractmethod
+    def __call__(self, live: Tensor, frozen: Tensor) -> Similarity:
+        """`[M, B, D]`, `[M, B, D]` → values `[M, M, B]`."""
+
+    def prepare(self, batches: Callable[[], Iterator[Tensor]]) -> Self:
+        """The kernel fitted to the training inputs, given as a function that starts a new pass over them."""
+        return self

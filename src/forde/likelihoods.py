@@ -1,0 +1,258 @@
+"""What a network's output means: the loss it is trained with and the prediction it stands for.
+
+All losses are in *mean-loss units*: the mean over the batch of −log p(y|x, θ), so that a weight decay λ is a
+Gaussian prior of precision N·λ and exact Wasserstein repulsion carries the factor 1/N.
+
+Outputs may carry leading member axes: `[B, C]` for one member or `[M, B, C]` for stacked ones.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from forde.errors import FordeError, unknown_name
+from forde.prediction import ClassificationPrediction, Prediction, RawPrediction, RegressionPrediction
+
+VARIANCE_FLOOR = 1e-6
+
+
+class Likelihood(ABC):
+    """A loss, the scalar whose input gradient members are compared by, and the meaning of the output."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """Mean loss over the batch: `[..., B, C]`, `[B]` → `[...]`."""
+
+    @abstractmethod
+    def scalar(self, output: Tensor, y: Tensor) -> Tensor:
+        """The scalar of each sample that input gradients are taken of: `[..., B, C]` → `[..., B]`."""
+
+    @abstractmethod
+    def prediction(self, outputs: Tensor) -> Prediction:
+        """`[M, B, C]` → prediction of the ensemble."""
+
+    def check_targets(self, y: Tensor) -> None:
+        """Refuse targets that no network could be trained on."""
+
+    def check_output(self, output: Tensor, y: Tensor) -> None:
+        """Refuse an output `[B, C]` whose shape does not fit the targets `[B]`."""
+
+    def config(self) -> dict[str, Any]:
+        """JSON-ready description, read back by `likelihood_from_config`."""
+        return {"name": self.name}
+
+
+def _log_prob_of_label(logits: Tensor, y: Tensor) -> Tensor:
+    return _at_label(logits.log_softmax(-1), y)
+
+
+def _at_label(values: Tensor, y: Tensor) -> Tensor:
+    """`[..., B, C]`, `[B]` → `[..., B]`."""
+    index = y.expand(values.shape[:-1]).unsqueeze(-1)
+    return values.gather(-1, index).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class Classification(Likelihood):
+    """Softmax over C logits, cross-entropy loss.
+
+    >>> logits, y = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 1])
+    >>> round(float(Classification().loss(logits, y)), 4)
+    0.1269
+    """
+
+    name: ClassVar[str] = "classification"
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        if output.ndim == 2:
+            return F.cross_entropy(output, y)
+        members, batch, classes = output.shape
+        flat = F.cross_entropy(output.reshape(-1, classes), y.repeat(members), reduction="none")
+        return flat.view(members, batch).mean(-1)
+
+    def scalar(self, output: Tensor, y: Tensor) -> Tensor:
+        """Logit of the true class, as in the paper's released code."""
+        return _at_label(output, y)
+
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        """Log-probability of the true class: `[..., B, C]` → `[..., B]`."""
+        return _log_prob_of_label(output, y)
+
+    def prediction(self, outputs: Tensor) -> ClassificationPrediction:
+        return ClassificationPrediction(outputs)
+
+    def check_targets(self, y: Tensor) -> None:
+        if y.ndim != 1 or y.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
+            raise FordeError(
+                f"class labels have shape {list(y.shape)} and dtype {y.dtype}, but one integer per sample was "
+                "expected; pass labels 0..C-1 as a one-dimensional integer tensor."
+            )
+        if y.numel() and int(y.min()) < 0:
+            raise FordeError(f"label {int(y.min())} is negative; expected labels 0..C-1, so re-number the classes.")
+
+    def check_output(self, output: Tensor, y: Tensor) -> None:
+        if output.ndim != 2 or output.shape[0] != len(y) or output.shape[1] < 2:
+            raise FordeError(
+                f"the network returned shape {list(output.shape)} for a batch of {len(y)}, but logits of shape "
+                f"[{len(y)}, C] with C ≥ 2 classes were expected; end the network with a linear layer of C outputs."
+            )
+        if len(y) and int(y.max()) >= output.shape[1]:
+            raise FordeError(
+                f"label {int(y.max())} is outside the {output.shape[1]} classes of the network's output; "
+                f"expected labels 0..{output.shape[1] - 1}, so give the network more outputs or fix the labels."
+            )
+
+
+class _Regression(Likelihood):
+    outputs_per_target: ClassVar[int] = 1
+
+    def _targets_like(self, mean: Tensor, y: Tensor) -> Tensor:
+        return y.reshape(mean.shape[-2:]).to(mean.dtype)
+
+    def mean_and_variance(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        mean, variance = self.mean_and_variance(output)
+        residual = self._targets_like(mean, y) - mean
+        nll = 0.5 * (residual**2 / variance + variance.log() + math.log(2 * math.pi))
+        return nll.sum(-1).mean(-1)
+
+    def scalar(self, output: Tensor, y: Tensor) -> Tensor:
+        """The predicted mean itself (summed where a sample has several targets)."""
+        return self.mean_and_variance(output)[0].sum(-1)
+
+    def prediction(self, outputs: Tensor) -> RegressionPrediction:
+        mean, variance = self.mean_and_variance(outputs)
+        if mean.shape[-1] == 1:
+            mean, variance = mean.squeeze(-1), variance.squeeze(-1)
+        return RegressionPrediction(mean, variance)
+
+    def check_targets(self, y: Tensor) -> None:
+        if y.ndim not in (1, 2) or not y.is_floating_point():
+            raise FordeError(
+                f"regression targets have shape {list(y.shape)} and dtype {y.dtype}, but floats of shape [N] or "
+                "[N, K] were expected; convert them with y.float()."
+            )
+        if not bool(y.isfinite().all()):
+            raise FordeError("the targets hold NaN or infinite values; remove or impute those rows.")
+
+    def check_output(self, output: Tensor, y: Tensor) -> None:
+        targets = 1 if y.ndim == 1 else y.shape[1]
+        expected = [len(y), targets * self.outputs_per_target]
+        if list(output.shape) != expected:
+            raise FordeError(
+                f"the network returned shape {list(output.shape)}, but {expected} was expected for {self.name}; "
+                "change the size of its last layer."
+            )
+
+
+@dataclass(frozen=True)
+class Regression(_Regression):
+    """Gaussian noise of known standard deviation: −log p = (y−f)²/(2σ²) + ln σ + ½ ln 2π per target.
+
+    >>> round(float(Regression(noise=1.0).loss(torch.zeros(2, 1), torch.zeros(2))), 4)
+    0.9189
+    """
+
+    name: ClassVar[str] = "regression"
+    noise: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.noise > 0:
+            raise FordeError(f"noise is {self.noise}, but a positive standard deviation was expected.")
+
+    def mean_and_variance(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        return output, torch.full_like(output, self.noise**2)
+
+    def config(self) -> dict[str, Any]:
+        return {"name": self.name, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class LearnedNoiseRegression(_Regression):
+    """Mean and variance from the network: K means, then K raw variances σ² = softplus(raw) + 1e-6.
+
+    >>> LearnedNoiseRegression().mean_and_variance(torch.zeros(3, 2))[1].shape
+    torch.Size([3, 1])
+    """
+
+    name: ClassVar[str] = "learned-noise-regression"
+    outputs_per_target: ClassVar[int] = 2
+
+    def mean_and_variance(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        mean, raw = output.chunk(2, dim=-1)
+        return mean, F.softplus(raw) + VARIANCE_FLOOR
+
+
+@dataclass(frozen=True)
+class Custom(Likelihood):
+    """The user's own loss: `function(output, y)` returns a scalar or one value per sample.
+
+    >>> absolute = Custom(lambda output, y: (output.squeeze(-1) - y).abs())
+    >>> float(absolute.loss(torch.ones(4, 1), torch.zeros(4)))
+    1.0
+    """
+
+    name: ClassVar[str] = "custom"
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        if output.ndim > 2:  # stacked members: the user's function knows one member only
+            return torch.stack([self.loss(member, y) for member in output])
+        return self.function(output, y).mean()
+
+    def scalar(self, output: Tensor, y: Tensor) -> Tensor:
+        return output.flatten(start_dim=-1).sum(-1) if output.ndim > 1 else output
+
+    def prediction(self, outputs: Tensor) -> RawPrediction:
+        return RawPrediction(outputs)
+
+
+NAMED: dict[str, type[Likelihood]] = {cls.name: cls for cls in (Classification, Regression, LearnedNoiseRegression)}
+
+
+def as_likelihood(value: str | Likelihood | Callable[[Tensor, Tensor], Tensor]) -> Likelihood:
+    """A likelihood from its name, from a loss function, or as it is.
+
+    >>> as_likelihood("regression")
+    Regression(noise=1.0)
+    """
+    if isinstance(value, Likelihood):
+        return value
+    if isinstance(value, str):
+        if value not in NAMED:
+            raise unknown_name("likelihood", value, NAMED)
+        return NAMED[value]()
+    return Custom(value)
+
+
+def likelihood_from_config(config: dict[str, Any]) -> Likelihood:
+    """Inverse of `Likelihood.config`; an own loss comes back as one that can predict but not train."""
+    options = dict(config)
+    name = options.pop("name", None)
+    if name == Custom.name:
+        return Custom(_lost_loss)
+    if name not in NAMED:
+        raise unknown_name("likelihood", name, NAMED)
+    try:
+        return NAMED[name](**options)
+    except TypeError:
+        raise FordeError(f"the likelihood settings {options} do not fit '{name}'; the file was altered.") from None
+
+
+def _lost_loss(output: Tensor, y: Tensor) -> Tensor:
+    raise FordeError(
+        "this ensemble was trained with its own loss function, which is not stored in files; "
+        "pass likelihood=your_function to Ensemble.load before training it further."
+    )

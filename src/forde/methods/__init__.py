@@ -1,0 +1,7 @@
+"""Named recipes over the axes space × kernel × rule × prior. Importing a file of this package registers its methods."""
+
+from forde.methods import deep_ensemble, feature_rde, forde, lit, rde
+from forde.methods.base import Method
+from forde.methods.registry import method, methods, register
+
+__all__ = ["Method", "deep_ensemble", "feature_rde", "forde", "lit", "method", "methods", "rde", "register"]

@@ -1,0 +1,136 @@
+"""A method: a choice on each axis (space, kernel, rule, prior), and how often and how strongly members repel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import nn
+
+from forde.errors import FordeError
+from forde.kernels import Kernel
+from forde.kernels.metric import Identity
+from forde.kernels.rbf import RBF
+from forde.priors import Isotropic, Prior, TrainingData
+from forde.rules import WGD, Rule
+from forde.spaces import FeatureLayer, Features, InputGradients, Space
+from forde.spaces.features import last_linear
+
+
+@dataclass(frozen=True)
+class Method:
+    """Everything that distinguishes one repulsive ensemble from another.
+
+    Args:
+        space: what of two members is compared; None for no repulsion (a deep ensemble).
+        kernel: how similar they are; RBF with the median heuristic by default.
+        rule: what force follows; Wasserstein gradient descent by default.
+        prior: one prior or several; weight decay 5e-4 by default, `()` for none.
+        repulsion_scale: factor of the repulsion in mean-loss units: `"batch"` (1/B), `"data"` (1/N) or a number;
+            by default the space's own, and 1 for a plain penalty.
+        repulsion_weight: further factor, a number or a function of the epoch (0, 1, …).
+        repulsion_every: repel in every k-th step only, starting with the first. Forces are not enlarged to make up for
+            it; `repulsion_weight=k` does.
+        repulsion_fraction: repel on this share of each batch only, in a forward pass of its own; the loss still uses
+            the whole batch, and BatchNorm's running statistics see only that.
+        shared_head: one last linear layer for all members (feature-RDE as published): its copies are kept equal and
+            follow the mean of the members' gradients.
+
+    >>> from forde import spaces, kernels, rules
+    >>> mine = Method(space=spaces.Features(), kernel=kernels.RBF(bandwidth="per_sample"), rule=rules.SVGD())
+    >>> mine.repels(step=0, epoch=0)
+    True
+    """
+
+    space: Space | None = None
+    kernel: Kernel | None = None
+    rule: Rule | None = None
+    prior: Prior | Sequence[Prior] = (Isotropic(),)
+    repulsion_scale: Literal["batch", "data"] | float | None = None
+    repulsion_weight: float | Callable[[int], float] = 1.0
+    repulsion_every: int = 1
+    repulsion_fraction: float = 1.0
+    shared_head: bool = False
+    name: str = "custom"
+
+    def __post_init__(self) -> None:
+        prior = (self.prior,) if isinstance(self.prior, Prior) else tuple(self.prior)
+        object.__setattr__(self, "prior", prior)
+        if self.space is not None:
+            object.__setattr__(self, "kernel", self.kernel or RBF())
+            object.__setattr__(self, "rule", self.rule or WGD())
+        self._check()
+
+    def _check(self) -> None:
+        if not isinstance(self.repulsion_every, int) or self.repulsion_every < 1:
+            raise FordeError(f"repulsion_every is {self.repulsion_every!r}, but a whole number ≥ 1 was expected.")
+        if not 0 < self.repulsion_fraction <= 1:
+            raise FordeError(f"repulsion_fraction is {self.repulsion_fraction}, but a number in (0, 1] was expected.")
+        if self.space is None:
+            return
+        assert self.kernel is not None and self.rule is not None
+        if self.rule.needs_symmetric_kernel and not self.kernel.symmetric:
+            raise FordeError(
+                f"{type(self.rule).__name__} needs a symmetric kernel, but this one has a bandwidth per column or row; "
+                "use bandwidth='per_sample', 'global' or a number."
+            )
+        if self.kernel.needs_training_data and not isinstance(self.space, InputGradients):
+            raise FordeError(
+                f"a PCA metric compares input gradients along directions of the inputs, but the space is "
+                f"{type(self.space).__name__}; use InputGradients or metric=Identity()."
+            )
+        if self.rule.mixes and self.space.mixes == "representation" and self.repulsion_fraction < 1:
+            raise FordeError(
+                f"{type(self.rule).__name__} in {type(self.space).__name__} space mixes loss gradients of the whole batch, "
+                "so repulsion_fraction must be 1."
+            )
+
+    @property
+    def priors(self) -> tuple[Prior, ...]:
+        """The priors, always as a tuple."""
+        assert isinstance(self.prior, tuple)
+        return self.prior
+
+    def weight(self, epoch: int) -> float:
+        """Value of `repulsion_weight` at an epoch."""
+        return float(self.repulsion_weight(epoch) if callable(self.repulsion_weight) else self.repulsion_weight)
+
+    def repels(self, *, step: int, epoch: int) -> bool:
+        """Whether members interact in this step at all."""
+        return self.space is not None and step % self.repulsion_every == 0 and self.weight(epoch) != 0
+
+    def scale(self, batch_size: int, data_size: int) -> float:
+        """Factor of the repulsion in mean-loss units."""
+        assert self.space is not None and self.rule is not None
+        scale = self.repulsion_scale
+        if scale is None:
+            scale = self.space.scale if self.rule.log_density else 1.0
+        return {"batch": 1 / batch_size, "data": 1 / data_size}[scale] if isinstance(scale, str) else float(scale)
+
+    def prepare(self, network: nn.Module, data: TrainingData) -> Method:
+        """The method with metrics and priors fitted to the training data; `network` is any member."""
+        kernel = self.kernel.prepare(data.batches) if self.kernel is not None else None
+        return replace(self, kernel=kernel, prior=tuple(prior.prepare(network, data) for prior in self.priors))
+
+    @property
+    def feature_space(self) -> bool:
+        """Whether members are compared by features (and not, say, by outputs with a prior on features)."""
+        return isinstance(self.space, Features)
+
+    def feature_layer(self, network: nn.Module) -> FeatureLayer | None:
+        """The activation that the space or a prior reads; None for none."""
+        if isinstance(self.space, Features):
+            return self.space.feature_layer(network)
+        if any(prior.needs_features for prior in self.priors):
+            return FeatureLayer(last_linear(network), "input")
+        return None
+
+    @property
+    def metric_note(self) -> str | None:
+        """One line on how much of the data's variance the metric's directions hold; None where there is none."""
+        pca = getattr(getattr(self.kernel, "metric", Identity()), "pca", None)
+        if pca is None:
+            return None
+        share = float(pca.explained_variance_ratio.sum())
+        return f"{pca.directions.shape[1]} of {pca.directions.shape[0]} directions hold {share:.1%} of the variance"

@@ -1,0 +1,129 @@
+"""What an ensemble says about new inputs, with its uncertainty split into two sources.
+
+Classification (Depeweg et al. 2018), in nats:
+
+    total      H[p̄]              entropy of the averaged probabilities p̄ = (1/M) Σ_m p_m
+    aleatoric  (1/M) Σ_m H[p_m]   what every member is unsure of: noise in the data
+    epistemic  total − aleatoric  mutual information: what the members disagree about
+
+Regression, as variances of the mixture of the members' Gaussians:
+
+    total      (1/M) Σ_m σ_m² + (1/M) Σ_m (μ_m − μ̄)²  =  aleatoric + epistemic
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def entropy(probs: Tensor) -> Tensor:
+    """Shannon entropy in nats over the last axis, with 0·ln 0 = 0.
+
+    >>> round(float(entropy(torch.tensor([0.5, 0.5, 0.0]))), 4)
+    0.6931
+    """
+    return torch.special.entr(probs).sum(-1)
+
+
+@dataclass(frozen=True)
+class ClassificationPrediction:
+    """Averaged and per-member class probabilities of M members on B inputs."""
+
+    member_logits: Tensor
+    """[M, B, C] raw outputs; kept because log-probabilities from them stay finite where probabilities round to 0."""
+
+    @property
+    def member_probs(self) -> Tensor:
+        """[M, B, C] softmax of each member."""
+        return self.member_logits.softmax(-1)
+
+    @property
+    def probs(self) -> Tensor:
+        """[B, C] mean of the members' probabilities (not of their logits)."""
+        return self.member_probs.mean(0)
+
+    @property
+    def log_probs(self) -> Tensor:
+        """[B, C] ln p̄ by logsumexp, finite for any finite logits."""
+        members = self.member_logits.log_softmax(-1)
+        return members.logsumexp(0) - math.log(members.shape[0])
+
+    @property
+    def labels(self) -> Tensor:
+        """[B] most probable class."""
+        return self.probs.argmax(-1)
+
+    @property
+    def total(self) -> Tensor:
+        """[B] entropy of the averaged probabilities, in nats."""
+        return entropy(self.probs)
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """[B] mean entropy of the members, in nats."""
+        return entropy(self.member_probs).mean(0)
+
+    @property
+    def epistemic(self) -> Tensor:
+        """[B] mutual information between prediction and member, total − aleatoric ≥ 0, in nats."""
+        return (self.total - self.aleatoric).clamp_min(0)
+
+
+@dataclass(frozen=True)
+class RegressionPrediction:
+    """Mixture of M Gaussians on B inputs; K outputs per input, the K axis dropped where K = 1."""
+
+    member_means: Tensor
+    """[M, B] or [M, B, K]."""
+    member_variances: Tensor
+    """[M, B] or [M, B, K] noise variance that each member states."""
+
+    @property
+    def mean(self) -> Tensor:
+        """[B] or [B, K] mean of the mixture."""
+        return self.member_means.mean(0)
+
+    @property
+    def std(self) -> Tensor:
+        """[B] or [B, K] standard deviation of the mixture: √(aleatoric + epistemic)."""
+        return self.total.sqrt()
+
+    @property
+    def total(self) -> Tensor:
+        """[B] or [B, K] variance of the mixture."""
+        return self.aleatoric + self.epistemic
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """[B] or [B, K] mean of the members' noise variances."""
+        return self.member_variances.mean(0)
+
+    @property
+    def epistemic(self) -> Tensor:
+        """[B] or [B, K] variance of the members' means (population variance: 0 for one member)."""
+        return self.member_means.var(0, correction=0)
+
+
+@dataclass(frozen=True)
+class RawPrediction:
+    """What members said under the user's own loss, where forde cannot know what the outputs mean."""
+
+    member_outputs: Tensor
+    """[M, B, ...]."""
+
+    @property
+    def mean(self) -> Tensor:
+        """[B, ...] mean over members."""
+        return self.member_outputs.mean(0)
+
+    @property
+    def epistemic(self) -> Tensor:
+        """[B, ...] variance over members."""
+        return self.member_outputs.var(0, correction=0)
+
+
+Prediction = ClassificationPrediction | RegressionPrediction | RawPrediction

@@ -1,0 +1,50 @@
+"""What is believed of a member before any data: the contract of a prior.
+
+Priors act in mean-loss units, −(1/N) log p. A prior on weights adds its gradient to the parameters'; a prior on outputs
+or features is a term of the loss.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from forde.spaces.base import View
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What priors, kernels and scales may learn from the data before training starts."""
+
+    batches: Callable[[], Iterator[Tensor]]
+    """Starts a new pass over the training inputs, `[B, ...]` each."""
+    size: int
+    """N, the number of training samples."""
+
+
+class Prior(ABC):
+    """Both hooks do nothing by default; a prior overrides the one it needs."""
+
+    on_weights: bool = False
+    needs_features: bool = False
+
+    def prepare(self, network: nn.Module, data: TrainingData) -> Self:
+        """The prior fitted to the training data and one (any) member."""
+        return self
+
+    def energy(self, view: View) -> Tensor | None:
+        """Term of the loss: `[]`, or `[M]` for a stacked view."""
+        return None
+
+    def add_gradients(self, parameters: Mapping[str, Tensor]) -> None:
+        """Add the prior's gradient to `.grad` of the named parameters, each `[...]` or `[M, ...]`.
+
+        A parameter without gradient (unused by the network) is left alone, as torch's optimisers do.
+        """

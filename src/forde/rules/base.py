@@ -1,0 +1,55 @@
+"""What force follows from similarity: the contract of a rule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from forde.kernels.base import Kernel, Similarity
+
+
+@dataclass(frozen=True)
+class Forces:
+    """What the exchange between members returns; all of it detached."""
+
+    cotangent: Tensor
+    """`[M, S, D]` to be *added* to the loss gradient with respect to each representation: estimates ∇ log ρ(z_i)."""
+    energy: Tensor
+    """`[M]` the value that the repulsion lowers where there is one, for logging."""
+    mixing: Tensor | None = None
+    """`[M, M]` weights with which members share their loss gradients (SVGD); None: each follows its own."""
+    bandwidth: float = float("nan")
+    """Mean bandwidth of the kernel, for logging."""
+
+
+class Rule(ABC):
+    """Turns representations into forces."""
+
+    needs_symmetric_kernel: bool = False
+    log_density: bool = True
+    """Whether forces estimate ∇ log ρ and so carry the space's 1/B or 1/N; False for plain penalties."""
+    mixes: bool = False
+
+    @abstractmethod
+    def __call__(self, kernel: Kernel, z: Tensor) -> Forces:
+        """Representations `[M, S, D]` → forces."""
+
+
+def compare(kernel: Kernel, z: Tensor) -> tuple[Tensor, Similarity, Tensor]:
+    """Live representations, their per-place similarities, and K_ij = (1/S) Σ_s k_ijs `[M, M]` with its graph."""
+    live = z.detach().requires_grad_()
+    similarity = kernel(live, z.detach())
+    return live, similarity, similarity.values.mean(-1)
+
+
+def gradient_sums(live: Tensor, K: Tensor) -> Tensor:
+    """G_i = Σ_j ∇_{z_i} K_ij: `[M, S, D]`."""
+    return torch.autograd.grad(K.sum(), live)[0]
+
+
+def mean_bandwidth(similarity: Similarity) -> float:
+    """Mean of the kernel's bandwidth; NaN for kernels that have none."""
+    return float("nan") if similarity.bandwidth is None else float(similarity.bandwidth.mean())

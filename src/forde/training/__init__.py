@@ -1,0 +1,6 @@
+"""Training: batches, schedule, optimiser, history."""
+
+from forde.training.history import History, Record
+from forde.training.trainer import available_device, fit
+
+__all__ = ["History", "Record", "available_device", "fit"]

@@ -1,0 +1,153 @@
+"""Batches for training, from tensors, a Dataset or a DataLoader, always in an order that the seed fixes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from forde.errors import FordeError
+from forde.likelihoods import Classification, Likelihood
+
+INPUT_BATCH = 1024
+"""Rows per batch where inputs are only looked at (PCA, covariances)."""
+
+
+class Feed(ABC):
+    """Training data as seen by the trainer."""
+
+    size: int
+    """N."""
+
+    @abstractmethod
+    def epoch(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """One pass in random order: batches `(x [B, ...], y [B])`."""
+
+    @abstractmethod
+    def inputs(self) -> Iterator[Tensor]:
+        """One pass over the inputs, in any order."""
+
+
+class TensorFeed(Feed):
+    """Data held in memory, on the training device."""
+
+    def __init__(self, x: Tensor, y: Tensor, *, batch_size: int, drop_last: bool) -> None:
+        self.x, self.y = x, y
+        self.size = len(y)
+        self.batch_size = min(batch_size, self.size)
+        self.drop_last = drop_last
+
+    def epoch(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(self.size, generator=generator).to(self.x.device)
+        end = self.size - self.size % self.batch_size if self.drop_last else self.size
+        for start in range(0, end, self.batch_size):
+            chosen = order[start : min(start + self.batch_size, end)]
+            yield self.x[chosen], self.y[chosen]
+
+    def inputs(self) -> Iterator[Tensor]:
+        return iter(self.x.split(INPUT_BATCH))
+
+
+class LoaderFeed(Feed):
+    """Whatever a DataLoader yields; its own batch size, order and augmentation are kept."""
+
+    def __init__(self, loader: DataLoader[Any], likelihood: Likelihood) -> None:
+        self.loader = loader
+        self.likelihood = likelihood
+        dataset = loader.dataset
+        self.size = len(dataset) if isinstance(dataset, Sized) else sum(len(y) for _, y in self._pairs())
+        if self.size == 0:
+            raise FordeError("the training data is empty; pass at least one sample.")
+
+    def epoch(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        self._seed(generator)
+        for x, y in self._pairs():
+            _check_batch(x, y, self.likelihood)
+            yield x, y
+
+    def inputs(self) -> Iterator[Tensor]:
+        return (x for x, _ in self._pairs())
+
+    def _seed(self, generator: torch.Generator) -> None:
+        # Shuffling draws from the loader's own generator, else from torch's global one, which fit has seeded.
+        if self.loader.generator is not None:
+            self.loader.generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+
+    def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in self.loader:
+            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                raise FordeError(
+                    f"the loader yields a {type(batch).__name__}, but pairs (inputs, targets) were expected; "
+                    "wrap the dataset so that an item is (x, y)."
+                )
+            yield batch[0], batch[1]
+
+
+def make_feed(
+    data: Any,
+    likelihood: Likelihood,
+    *,
+    batch_size: int,
+    drop_last: bool,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Feed:
+    """A feed from `(x, y)`, a Dataset or a DataLoader, checked as far as can be done before training."""
+    if batch_size < 1:
+        raise FordeError(f"batch_size is {batch_size}, but a whole number of at least 1 was expected.")
+    if isinstance(data, DataLoader):
+        return LoaderFeed(data, likelihood)
+    if isinstance(data, Dataset):
+        if isinstance(data, Sized) and len(data) == 0:
+            raise FordeError("the training data is empty; pass at least one sample.")
+        drop = drop_last and isinstance(data, Sized) and len(data) > batch_size
+        generator = torch.Generator()
+        loader = DataLoader(data, batch_size=batch_size, shuffle=True, drop_last=drop, generator=generator)
+        return LoaderFeed(loader, likelihood)
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise FordeError(
+            f"the data is a {type(data).__name__}, but a pair (x, y), a Dataset or a DataLoader was expected."
+        )
+    x, y = as_tensor(data[0], "inputs"), as_tensor(data[1], "targets")
+    check_data(x, y, likelihood)
+    x = x.to(device=device, dtype=dtype if x.is_floating_point() else None)
+    if isinstance(likelihood, Classification):
+        y = y.long()
+    return TensorFeed(x, y.to(device), batch_size=batch_size, drop_last=drop_last)
+
+
+def as_tensor(values: Any, what: str) -> Tensor:
+    """A tensor from a tensor, array, data frame or nested list of numbers."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise FordeError(
+            f"the {what} have type {array.dtype}, but numbers were expected; encode categories and strings first."
+        )
+    return torch.as_tensor(array)
+
+
+def check_data(x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
+    """Refuse data that cannot be trained on."""
+    if len(x) != len(y):
+        raise FordeError(f"there are {len(x)} inputs but {len(y)} targets; pass one target for each input.")
+    if len(y) == 0:
+        raise FordeError("the training data is empty; pass at least one sample.")
+    _check_batch(x, y, likelihood)
+    if isinstance(likelihood, Classification) and int(y.min()) == int(y.max()):
+        raise FordeError(
+            f"all {len(y)} labels are class {int(y[0])}, but at least 2 classes were expected; "
+            "add data of another class."
+        )
+
+
+def _check_batch(x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
+    if x.is_floating_point() and not bool(x.isfinite().all()):
+        raise FordeError("the inputs hold NaN or infinite values; remove or impute those rows.")
+    likelihood.check_targets(y)
