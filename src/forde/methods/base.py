@@ -82,8 +82,8 @@ class Method:
             )
         if self.rule.mixes and self.space.mixes == "representation" and self.repulsion_fraction < 1:
             raise FordeError(
-                f"{type(self.rule).__name__} in {type(self.space).__name__} space mixes loss gradients of the whole batch, "
-                "so repulsion_fraction must be 1."
+                f"{type(self.rule).__name__} in {type(self.space).__name__} space mixes loss gradients of the whole "
+                "batch, so repulsion_fraction must be 1."
             )
 
     @property
