@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -29,11 +30,9 @@ class _SquaredDistances(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, live: Tensor, frozen: Tensor) -> Tensor:
         ctx.save_for_backward(live, frozen)
-        members, places, size = live.shape
-        q = live.new_zeros(members, len(frozen), places)
-        for part in _slices(size, frozen):
-            for i in range(members):
-                q[i] += (live[i, :, part] - frozen[:, :, part]).square().sum(-1)
+        q = live.new_zeros(len(live), len(frozen), live.shape[1])
+        for rows, columns in _blocks(live, frozen):
+            q[rows] += _differences(live, frozen, rows, columns).square().sum(-1)
         return q
 
     @staticmethod
@@ -41,13 +40,22 @@ class _SquaredDistances(torch.autograd.Function):
         live, frozen = ctx.saved_tensors
         weight = 2 * gradients[0]
         result = torch.zeros_like(live)
-        for part in _slices(live.shape[-1], frozen):
-            for i in range(len(live)):
-                difference = live[i, :, part] - frozen[:, :, part]
-                result[i, :, part] = torch.einsum("jb,jbd->bd", weight[i], difference)
+        for rows, columns in _blocks(live, frozen):
+            difference = _differences(live, frozen, rows, columns)
+            result[rows, :, columns] = torch.einsum("ijb,ijbd->ibd", weight[rows], difference)
         return result, None
 
 
-def _slices(size: int, frozen: Tensor) -> list[slice]:
-    width = max(1, CHUNK // max(1, frozen.shape[0] * frozen.shape[1]))
-    return [slice(start, start + width) for start in range(0, size, width)]
+def _differences(live: Tensor, frozen: Tensor, rows: slice, columns: slice) -> Tensor:
+    return live[rows, None, :, columns] - frozen[None, :, :, columns]
+
+
+def _blocks(live: Tensor, frozen: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Ranges of live members and of coordinates whose differences with all frozen members fit into a chunk."""
+    members, places, size = live.shape
+    pairs = max(1, len(frozen) * places)
+    width = max(1, min(size, CHUNK // pairs))
+    height = max(1, CHUNK // (pairs * width))
+    for row in range(0, members, height):
+        for column in range(0, size, width):
+            yield slice(row, row + height), slice(column, column + width)
