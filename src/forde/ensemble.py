@@ -92,7 +92,7 @@ class Ensemble(nn.Module):
     def _batches(self, x: Any, batch_size: int) -> Iterable[Tensor]:
         parameter = next(self.parameters(), torch.empty(0))
         if isinstance(x, (Tensor, np.ndarray)):
-            x = torch.as_tensor(x).split(batch_size)
+            x = torch.as_tensor(x).split(batch_size) if len(x) else ()
         for batch in x:
             inputs = torch.as_tensor(batch[0] if isinstance(batch, (tuple, list)) else batch)
             dtype = parameter.dtype if inputs.is_floating_point() else None

@@ -24,7 +24,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from forde.engine.capture import still_statistics
 from forde.engine.exchange import exchange
-from forde.engine.guards import differentiable, explaining_second_derivatives, refuse_non_finite
+from forde.engine.guards import (
+    differentiable,
+    explaining_second_derivatives,
+    refuse_non_finite,
+    refuse_once_differentiable,
+)
 from forde.engine.heads import share_heads
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
@@ -85,6 +90,7 @@ class Engine(ABC):
         self.precision = precision
         self.head: tuple[str, ...] = share_heads(ensemble) if method.shared_head else ()
         self._graphs: list[_Graph] = []
+        self._graph_checked = False
 
     @abstractmethod
     def _run(self, unit: int, x: Tensor, y: Tensor) -> View:
@@ -216,6 +222,9 @@ class Engine(ABC):
             loss = view.loss()
         with explaining_second_derivatives():
             z = space.represent(view)
+        if space.needs_input_gradient and not self._graph_checked:
+            refuse_once_differentiable(z)
+            self._graph_checked = True
         z = z.float() if z.itemsize < 4 else z
         if not (space.needs_loss_gradient or self._mixes_representations):
             return z, None

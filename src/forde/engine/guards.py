@@ -38,6 +38,32 @@ def differentiable(x: Tensor) -> Tensor:
     return x.detach().requires_grad_()
 
 
+def no_second_derivative(detail: str) -> FordeError:
+    """The error for a network that cannot be differentiated twice."""
+    return FordeError(
+        f"the network uses an operation without a second derivative ({detail.rstrip('.')}), which input-gradient methods "
+        "need; use torch.nn.attention.sdpa_kernel(SDPBackend.MATH) for attention, "
+        "torch.backends.cudnn.flags(enabled=False) for recurrent layers, or another method such as 'deep-ensemble'."
+    )
+
+
+def refuse_once_differentiable(z: Tensor) -> None:
+    """Find operations marked `@once_differentiable` in the graph of z.
+
+    torch would raise when their second derivative is run, but a backward pass that asks for the parameters only never
+    reaches them: the repulsion would be silently lost.
+    """
+    seen, waiting = set(), [z.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "torch::autograd::Error":
+            raise no_second_derivative("marked once_differentiable")
+        seen.add(node)
+        waiting.extend(following for following, _ in node.next_functions)
+
+
 @contextmanager
 def explaining_second_derivatives() -> Iterator[None]:
     """Turns torch's complaint about a missing second derivative into what to do about it."""
@@ -47,9 +73,4 @@ def explaining_second_derivatives() -> Iterator[None]:
         text = str(error)
         if not any(phrase in text.lower() for phrase in NO_SECOND_DERIVATIVE):
             raise
-        raise FordeError(
-            "the network uses an operation without a second derivative "
-            f"({text.splitlines()[0].rstrip('.')}), which input-gradient methods need; use "
-            "torch.nn.attention.sdpa_kernel(SDPBackend.MATH) for attention, torch.backends.cudnn.flags(enabled=False) "
-            "for recurrent layers, or another method such as 'deep-ensemble'."
-        ) from error
+        raise no_second_derivative(text.splitlines()[0]) from error

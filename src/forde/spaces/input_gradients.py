@@ -85,6 +85,6 @@ def input_gradients(scalar: Tensor, x: Tensor) -> Tensor:
     if not scalar.requires_grad:
         raise FordeError(NO_PATH)
     (gradient,) = torch.autograd.grad(scalar, x, create_graph=True, allow_unused=True)
-    if gradient is None:
+    if gradient is None or not gradient.requires_grad:
         raise FordeError(NO_PATH)
     return gradient

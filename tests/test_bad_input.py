@@ -1,0 +1,300 @@
+"""Bad input gets one sentence that says what was wrong, what was expected and what to do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import forde
+from forde.models import MLP
+
+
+def fit(x: Tensor, y: Tensor, *, method: str = "forde-pca", network=None, **options: object) -> None:
+    make = network or (lambda: MLP(4, [8], 3))
+    ensemble = forde.Ensemble(make, 2, likelihood=options.pop("likelihood", "classification"))
+    forde.fit(ensemble, method, (x, y), **{"epochs": 3, "batch_size": 8, "progress": False, **options})
+
+
+def x(n: int = 32) -> Tensor:
+    return torch.randn(n, 4, generator=torch.Generator().manual_seed(0))
+
+
+def y(n: int = 32) -> Tensor:
+    return torch.arange(n) % 3
+
+
+def check_sentence(error: pytest.ExceptionInfo[BaseException]) -> None:
+    text = str(error.value)
+    assert text.endswith(".") and "\n" not in text and len(text) < 400, text
+
+
+NAN, INFINITE = x(), x()
+NAN[3, 2] = float("nan")
+INFINITE[0, 0] = float("inf")
+
+DATA = {
+    "label above the classes": (x(), y() + 1, "label 3 is outside the 3 classes"),
+    "negative label": (x(), y() - 1, "label -1 is negative"),
+    "float labels": (x(), y().float(), "one integer per sample"),
+    "one-hot labels": (x(), torch.eye(3)[y()].long(), "one integer per sample"),
+    "NaN": (NAN, y(), "NaN or infinite"),
+    "infinite": (INFINITE, y(), "NaN or infinite"),
+    "empty": (x(0), y(0), "empty"),
+    "one class": (x(), torch.zeros(32, dtype=torch.long), "all 32 labels are class 0"),
+    "mismatched lengths": (x(32), y(30), "32 inputs but 30 targets"),
+}
+
+
+@pytest.mark.parametrize("engine", ["eager", "vectorized"])
+@pytest.mark.parametrize("case", DATA)
+def test_data(case: str, engine: str) -> None:
+    inputs, targets, message = DATA[case]
+    with pytest.raises(forde.FordeError, match=message) as error:
+        fit(inputs, targets, engine=engine)
+    check_sentence(error)
+
+
+def test_strings_are_not_numbers() -> None:
+    with pytest.raises(forde.FordeError, match="numbers were expected"):
+        fit([["a", "b"]], [0])
+
+
+def test_data_of_the_wrong_kind() -> None:
+    with pytest.raises(forde.FordeError, match=r"pair \(x, y\)") as error:
+        forde.fit(forde.Ensemble(lambda: MLP(4, [8], 3), 2), "lit", {"x": x()}, epochs=1)
+    check_sentence(error)
+
+
+def test_regression_targets() -> None:
+    with pytest.raises(forde.FordeError, match="regression targets"):
+        fit(x(), y(), network=lambda: MLP(4, [8], 1), likelihood="regression")
+    with pytest.raises(forde.FordeError, match="NaN or infinite"):
+        fit(x(), NAN[:, 2], network=lambda: MLP(4, [8], 1), likelihood="regression")
+    with pytest.raises(forde.FordeError, match=r"\[8, 2\] was expected"):
+        fit(x(), x()[:, 0], network=lambda: MLP(4, [8], 1), likelihood="learned-noise-regression")
+
+
+@pytest.mark.parametrize("members", [0, -1])
+def test_too_few_members(members: int) -> None:
+    with pytest.raises(forde.FordeError, match="at least 1") as error:
+        forde.Ensemble(lambda: MLP(4, [8], 3), members)
+    check_sentence(error)
+
+
+@pytest.mark.parametrize("members", [2.5, None, "3", True])
+def test_members_that_are_no_number(members: object) -> None:
+    with pytest.raises(forde.FordeError, match="whole number"):
+        forde.Ensemble(lambda: MLP(4, [8], 3), members)
+
+
+def test_network_instead_of_factory() -> None:
+    with pytest.raises(forde.FordeError, match="function that builds one"):
+        forde.Ensemble(MLP(4, [8], 3), 3)
+    with pytest.raises(forde.FordeError, match=r"torch\.nn\.Module was expected"):
+        forde.Ensemble(lambda: "network", 3)
+
+
+def test_members_that_share_parameters() -> None:
+    network = MLP(4, [8], 3)
+    with pytest.raises(forde.FordeError, match=r"share the parameter 'body\.0\.weight'") as error:
+        forde.Ensemble(lambda: network, 3)
+    check_sentence(error)
+
+
+def test_members_that_start_alike_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return MLP(4, [8], 3)
+
+    forde.Ensemble(make, 3)
+    assert "same weights" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: forde.method("forde-pcs"), "unknown method 'forde-pcs'; did you mean 'forde-pca'"),
+        (lambda: forde.method("forde-tuned", alfa=0.3), "did you mean 'alpha'"),
+        (lambda: forde.method("lit", repulsion_evry=2), "did you mean 'repulsion_every'"),
+        (lambda: forde.method("lit", prior="empcv"), "did you mean 'empcov'"),
+        (lambda: forde.method("forde-pca", bandwidth="per_colum"), "did you mean 'per_column'"),
+        (lambda: forde.method("forde-pca", output="logits"), "'logit', 'log_prob'"),
+        (lambda: forde.method("forde-tuned", alpha=1.5), "between 0"),
+        (lambda: forde.method("forde-pca", repulsion_every=0), "whole number"),
+        (lambda: forde.method("forde-pca", repulsion_fraction=0), r"\(0, 1\]"),
+        (lambda: forde.method("forde-pca", bandwidth=-1.0), "positive"),
+        (lambda: forde.method("lit", weight_decay=-1.0), "0 or a positive number"),
+        (lambda: forde.method("function-rde", of="labels"), "'logits' or 'probs'"),
+        (lambda: forde.method("feature-rde", projection=0), "at least 1 direction"),
+        (lambda: forde.kernels.PCA(rank=0).prepare(lambda: iter([x()])), "at least 1 direction"),
+        (lambda: forde.kernels.PCA()(x().unsqueeze(0)), "not fitted"),
+        (lambda: forde.Ensemble(lambda: MLP(4, [8], 3), 2, likelihood="clasification"), "'classification'"),
+        (
+            lambda: forde.Method(space=forde.spaces.Weights(), kernel=forde.kernels.RBF(forde.kernels.PCA())),
+            "PCA metric",
+        ),
+        (lambda: fit(x(), y(), engine="vectorised"), "did you mean 'vectorized'"),
+        (lambda: fit(x(), y(), precision="fp16"), "'bf16'"),
+        (lambda: fit(x(), y(), epochs=0), "at least 1"),
+        (lambda: fit(x(), y(), batch_size=0), "at least 1"),
+        (lambda: fit(x(), y(), device="gpu"), "unknown device"),
+    ],
+)
+def test_options(call, message: str) -> None:
+    with pytest.raises(forde.FordeError, match=message):
+        call()
+
+
+class Flat(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).squeeze(-1)
+
+
+class PerPixel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).unsqueeze(-1).expand(-1, -1, 2)
+
+
+@pytest.mark.parametrize("network", [Flat, PerPixel, lambda: MLP(4, [8], 1)])
+def test_output_that_is_not_batch_by_classes(network) -> None:
+    for method in ("deep-ensemble", "forde-pca"):
+        with pytest.raises(forde.FordeError, match="the network returned shape") as error:
+            fit(x(), y(), network=network, method=method)
+        check_sentence(error)
+
+
+class Detached(MLP):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.detach())
+
+
+class Rounded(MLP):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.round())
+
+
+@pytest.mark.parametrize("engine", ["eager", "vectorized"])
+@pytest.mark.parametrize("network", [Detached, Rounded])
+def test_input_gradient_of_zero(network: type[MLP], engine: str) -> None:
+    with pytest.raises(forde.FordeError, match="depend on its input") as error:
+        fit(x(), y(), network=lambda: network(4, [8], 3), engine=engine)
+    check_sentence(error)
+    fit(x(), y(), network=lambda: network(4, [8], 3), method="function-rde")
+
+
+def test_integer_inputs() -> None:
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(10, 4), nn.Linear(4, 3)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.head(self.table(tokens).mean(1))
+
+    tokens = torch.randint(10, (32, 5))
+    with pytest.raises(forde.FordeError, match="cannot be differentiated") as error:
+        fit(tokens, y(), network=Embedded, method="forde-identity")
+    check_sentence(error)
+    fit(tokens, y(), network=Embedded, method="function-rde")
+
+
+class OnceDifferentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return x.exp()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class UsesOnce(MLP):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(OnceDifferentiable.apply(x))
+
+
+class FusedAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.head = nn.Linear(4, 12), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x.view(-1, 1, 1, 4).expand(-1, 1, 3, 4)).chunk(3, dim=-1)
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # insists, so that the automatic choice cannot help
+            return self.head(nn.functional.scaled_dot_product_attention(q, k, v).mean((1, 2)))
+
+
+@pytest.mark.parametrize("network", [lambda: UsesOnce(4, [8], 3), FusedAttention])
+def test_operation_without_second_derivative(network) -> None:
+    with pytest.raises(forde.FordeError, match="without a second derivative") as error:
+        fit(x(), y(), network=network, engine="eager")
+    assert "sdpa_kernel" in str(error.value) and "\n" not in str(error.value)
+    fit(x(), y(), network=network, method="deep-ensemble", engine="eager")
+
+
+@pytest.mark.cuda
+def test_recurrent_layer_without_second_derivative() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.head = nn.LSTM(4, 8, batch_first=True), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.rnn(x.unsqueeze(1).expand(-1, 3, -1).contiguous())[0][:, -1])
+
+    with pytest.raises(forde.FordeError, match=r"cudnn\.flags") as error:
+        fit(x(), y(), network=Recurrent, engine="eager", device="cuda")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the GPU that the test wants absent")
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_cuda_asked_for_and_absent(device: str) -> None:
+    with pytest.raises(forde.FordeError, match="no NVIDIA GPU") as error:
+        fit(x(), y(), device=device)
+    check_sentence(error)
+
+
+def test_loss_that_is_not_finite_names_member_and_step() -> None:
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    ensemble = forde.Ensemble(network, 3)
+    with torch.no_grad():
+        ensemble.members[1][2].bias[0] = float("inf")
+    before = ensemble.members[0][0].weight.clone()
+    with pytest.raises(forde.FordeError, match="the loss of member 1 is nan at step 0") as error:
+        forde.fit(ensemble, "forde-pca", (x(), y()), epochs=1, progress=False)
+    check_sentence(error)
+    assert torch.equal(ensemble.members[0][0].weight, before)
+
+
+def test_diverging_run_stops_and_keeps_what_was_trained() -> None:
+    ensemble = forde.Ensemble(lambda: MLP(4, [8], 3), 2)
+    records: list[dict[str, float]] = []
+    with pytest.raises(forde.FordeError, match="lower the learning rate"):
+        forde.fit(
+            ensemble, "deep-ensemble", (1e3 * x(), y()), epochs=200, lr=1e8, progress=False, callback=records.append
+        )
+    assert all(p.untyped_storage().nbytes() == p.nbytes for p in ensemble.parameters())
+
+
+def test_one_feature_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    fit(x()[:, :1], y(), network=lambda: MLP(1, [8], 3))
+    assert "one feature" in caplog.text
+
+
+def test_nothing_to_predict() -> None:
+    with pytest.raises(forde.FordeError, match="nothing to predict"):
+        forde.Ensemble(lambda: MLP(4, [8], 3), 2).predict(torch.zeros(0, 4))

@@ -1,0 +1,98 @@
+"""The package as a whole: a light import, names that exist, examples that run, layers that do not look up."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import forde
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "forde"
+HEAVY = {
+    "sklearn",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+    "typer",
+    "rich",
+    "scipy",
+    "PIL",
+    "cv2",
+    "skimage",
+    "transformers",
+}
+
+
+def test_import_needs_torch_numpy_and_safetensors_only() -> None:
+    code = f"import forde, sys; print(sorted({HEAVY!r} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_public_names_exist() -> None:
+    for name in forde.__all__:
+        assert getattr(forde, name) is not None
+    with pytest.raises(AttributeError):
+        _ = forde.nonsense
+
+
+def modules() -> list[str]:
+    return [name for _, name, _ in pkgutil.walk_packages([str(SOURCE)], "forde.") if not name.endswith("__main__")]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_examples_in_docstrings(name: str) -> None:
+    module = importlib.import_module(name)
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    results = doctest.testmod(module, optionflags=flags)
+    assert results.failed == 0
+
+
+# Data flows one way; a folder may import those before it.
+LAYERS = [
+    {"errors", "vectors", "prediction", "likelihoods", "saving"},
+    {"ensemble", "data", "corruptions"},
+    {"spaces"},
+    {"kernels"},
+    {"rules"},
+    {"priors"},
+    {"methods", "models"},
+    {"engine"},
+    {"training", "evaluation"},
+    {"estimators", "report"},
+    {"experiments"},
+    {"cli", "demo"},
+]
+
+
+def layer_of(module: str) -> int | None:
+    for index, layer in enumerate(LAYERS):
+        if module in layer:
+            return index
+    return None
+
+
+def test_lower_layers_never_import_higher_ones() -> None:
+    for path in SOURCE.rglob("*.py"):
+        own = layer_of(path.relative_to(SOURCE).parts[0].removesuffix(".py"))
+        if own is None:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("forde."):
+                other = layer_of(node.module.split(".")[1])
+                assert other is None or other <= own, f"{path.name} imports {node.module}"
+
+
+def test_every_method_has_one_line() -> None:
+    for name, line in forde.methods().items():
+        assert line.endswith(".") and len(line) < 120, name
+    named = "deep-ensemble forde-identity forde-pca forde-tuned weight-rde function-rde feature-rde lit"
+    assert set(named.split()) <= set(forde.methods())
