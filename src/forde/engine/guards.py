@@ -41,8 +41,8 @@ def differentiable(x: Tensor) -> Tensor:
 def no_second_derivative(detail: str) -> FordeError:
     """The error for a network that cannot be differentiated twice."""
     return FordeError(
-        f"the network uses an operation without a second derivative ({detail.rstrip('.')}), which input-gradient methods "
-        "need; use torch.nn.attention.sdpa_kernel(SDPBackend.MATH) for attention, "
+        f"the network uses an operation without a second derivative ({detail.rstrip('.')}), which input-gradient "
+        "methods need; use torch.nn.attention.sdpa_kernel(SDPBackend.MATH) for attention, "
         "torch.backends.cudnn.flags(enabled=False) for recurrent layers, or another method such as 'deep-ensemble'."
     )
 
