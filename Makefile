@@ -18,7 +18,8 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/test_docs.py
+	$(BIN)/mkdocs build --quiet
+	$(BIN)/python -m pytest -q tests/test_docs.py
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.step

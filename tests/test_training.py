@@ -42,6 +42,16 @@ class TestData:
             found.append(weights(trained))
         assert all(torch.equal(found[0], other) for other in found[1:])
 
+    def test_integer_features_are_numbers_too(self) -> None:
+        x, y = data()
+        whole = (4 * x).round()
+        found = []
+        for form in (whole, whole.int(), whole.numpy().astype("int8")):
+            trained = ensemble()
+            forde.fit(trained, "forde-pca", (form, y), **OPTIONS)
+            found.append(trained.predict(form).probs)
+        assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
     def test_dataset_and_loader_train(self) -> None:
         dataset = TensorDataset(*data())
         for source in (dataset, DataLoader(dataset, batch_size=16, shuffle=True)):
@@ -248,6 +258,24 @@ class TestRuns:
             history = forde.fit(trained, name, data(), **OPTIONS)
             assert all(np.isfinite(history["loss"]))
         assert trained.predict(data()[0]).member_probs.shape == (3, 64, 3)
+
+    def test_tied_weights_stay_tied(self) -> None:
+        class Tied(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.second, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+                self.second.weight = self.first.weight
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+        found = []
+        for engine in ("eager", "vectorized"):
+            trained = forde.Ensemble(Tied, 2)
+            forde.fit(trained, "forde-pca", data(), engine=engine, **OPTIONS)
+            assert all(member.first.weight is member.second.weight for member in trained.members)
+            found.append(weights(trained))
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
     def test_frozen_parameters_stay(self) -> None:
         def make() -> nn.Module:

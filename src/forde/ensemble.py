@@ -90,13 +90,18 @@ class Ensemble(nn.Module):
         return self.likelihood.prediction(torch.cat(outputs, dim=1))
 
     def _batches(self, x: Any, batch_size: int) -> Iterable[Tensor]:
-        parameter = next(self.parameters(), torch.empty(0))
         if isinstance(x, (Tensor, np.ndarray)):
             x = torch.as_tensor(x).split(batch_size) if len(x) else ()
         for batch in x:
-            inputs = torch.as_tensor(batch[0] if isinstance(batch, (tuple, list)) else batch)
-            dtype = parameter.dtype if inputs.is_floating_point() else None
-            yield inputs.to(device=parameter.device, dtype=dtype)
+            yield self.as_input(torch.as_tensor(batch[0] if isinstance(batch, (tuple, list)) else batch))
+
+    def as_input(self, x: Tensor) -> Tensor:
+        """The batch on the members' device and in their precision; integers stay integers for networks that embed."""
+        parameter = next(self.parameters(), torch.empty(0))
+        tokens = not x.is_floating_point() and any(
+            isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in self.members[0].modules()
+        )
+        return x.to(parameter.device, None if tokens else parameter.dtype, non_blocking=True)
 
     def save(self, folder: str | Path) -> Path:
         """Write `config.json` and `model.safetensors` into `folder`; neither can hold code."""

@@ -213,7 +213,7 @@ class Custom(Likelihood):
         return self.function(output, y).mean()
 
     def scalar(self, output: Tensor, y: Tensor) -> Tensor:
-        return output.flatten(start_dim=-1).sum(-1) if output.ndim > 1 else output
+        return output.sum(-1) if output.ndim > 1 else output
 
     def prediction(self, outputs: Tensor) -> RawPrediction:
         return RawPrediction(outputs)

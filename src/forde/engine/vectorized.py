@@ -36,12 +36,10 @@ class VectorizedEngine(Engine):
             raise FordeError("engine='vectorized' needs members of one architecture; use engine='eager' or 'auto'.")
         self.network = ensemble.members[0]
         self.layer = method.feature_layer(self.network)
-        self.frozen = {n for n, p in self.network.named_parameters() if not p.requires_grad}
-        self.stacks = {name: _stack(ensemble, name) for name in self.network.state_dict(keep_vars=True)}
-        # Tensors kept out of the state dict (non-persistent buffers) are per member too.
-        self.stacks.update({n: _stack(ensemble, n) for n, _ in self.network.named_buffers() if n not in self.stacks})
-        parameters = {name: self.stacks[name] for name, p in self.network.named_parameters() if p.requires_grad}
-        self.groups = [{name: stack.requires_grad_() for name, stack in parameters.items()}]
+        trainable = [name for name, parameter in self.network.named_parameters() if parameter.requires_grad]
+        tensors = [*self.network.named_parameters(), *self.network.named_buffers()]  # tied ones once
+        self.stacks = {name: _stack(ensemble, name) for name, _ in tensors}
+        self.groups = [{name: self.stacks[name].requires_grad_() for name in trainable}]
 
     def _inputs(self, x: Tensor) -> Tensor:
         return x.unsqueeze(0).expand(self.ensemble.n_members, *x.shape)

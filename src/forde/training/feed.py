@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.likelihoods import Classification, Likelihood
 
@@ -68,7 +69,7 @@ class LoaderFeed(Feed):
         self._seed(generator)
         for x, y in self._pairs():
             _check_batch(x, y, self.likelihood)
-            yield x, y
+            yield x, _as_targets(y, self.likelihood)
 
     def inputs(self) -> Iterator[Tensor]:
         return (x for x, _ in self._pairs())
@@ -88,16 +89,9 @@ class LoaderFeed(Feed):
             yield batch[0], batch[1]
 
 
-def make_feed(
-    data: Any,
-    likelihood: Likelihood,
-    *,
-    batch_size: int,
-    drop_last: bool,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> Feed:
+def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool) -> Feed:
     """A feed from `(x, y)`, a Dataset or a DataLoader, checked as far as can be done before training."""
+    likelihood = ensemble.likelihood
     if batch_size < 1:
         raise FordeError(f"batch_size is {batch_size}, but a whole number of at least 1 was expected.")
     if isinstance(data, DataLoader):
@@ -115,10 +109,12 @@ def make_feed(
         )
     x, y = as_tensor(data[0], "inputs"), as_tensor(data[1], "targets")
     check_data(x, y, likelihood)
-    x = x.to(device=device, dtype=dtype if x.is_floating_point() else None)
-    if isinstance(likelihood, Classification):
-        y = y.long()
-    return TensorFeed(x, y.to(device), batch_size=batch_size, drop_last=drop_last)
+    y = _as_targets(y, likelihood).to(ensemble.device)
+    return TensorFeed(ensemble.as_input(x), y, batch_size=batch_size, drop_last=drop_last)
+
+
+def _as_targets(y: Tensor, likelihood: Likelihood) -> Tensor:
+    return y.long() if isinstance(likelihood, Classification) else y
 
 
 def as_tensor(values: Any, what: str) -> Tensor:

@@ -95,9 +95,8 @@ def fit(
         raise FordeError("independent_data needs members that do not interact; use it with 'deep-ensemble' only.")
     target = available_device(device) if device is not None else ensemble.device
     ensemble.to(target)
-    dtype = next((p.dtype for p in ensemble.parameters()), torch.get_default_dtype())
-    feed = make_feed(data, ensemble.likelihood, batch_size=batch_size, drop_last=drop_last, device=target, dtype=dtype)
-    inputs = TrainingData(lambda: (_move(x, target, dtype) for x in feed.inputs()), feed.size)
+    feed = make_feed(data, ensemble, batch_size=batch_size, drop_last=drop_last)
+    inputs = TrainingData(lambda: map(ensemble.as_input, feed.inputs()), feed.size)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         ensemble.train()
@@ -113,7 +112,7 @@ def fit(
             run_epoch = _EpochRunner(runner, tuner, feed.size, diagnostics_every)
             with progress_bar(epochs, fitted.name, show=progress) as advance:
                 for epoch in range(epochs):
-                    batches = _batches(feed, orders, independent_data, target, dtype)
+                    batches = _batches(feed, orders, ensemble, independent_data)
                     record = run_epoch(epoch, batches, last=epoch == epochs - 1)
                     if schedule is not None:
                         schedule.step()
@@ -180,19 +179,16 @@ def _look_at_inputs(method: Method, ensemble: Ensemble, x: Tensor) -> None:
         )
 
 
-def _move(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None, non_blocking=True)
-
-
 def _batches(
-    feed: Feed, orders: list[torch.Generator], independent: bool, device: torch.device, dtype: torch.dtype
+    feed: Feed, orders: list[torch.Generator], ensemble: Ensemble, independent: bool
 ) -> Iterator[tuple[Any, Any]]:
+    """Batches on the members' device: one for all, or a list with one for each."""
     if not independent:
         for x, y in feed.epoch(orders[0]):
-            yield _move(x, device, dtype), y.to(device)
+            yield ensemble.as_input(x), y.to(ensemble.device)
         return
     for pairs in zip(*(feed.epoch(order) for order in orders), strict=True):
-        yield [_move(x, device, dtype) for x, _ in pairs], [y.to(device) for _, y in pairs]
+        yield [ensemble.as_input(x) for x, _ in pairs], [y.to(ensemble.device) for _, y in pairs]
 
 
 def _optimiser(
