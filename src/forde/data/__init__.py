@@ -1,0 +1,31 @@
+"""Data sets: descriptions, loading, downloads, and published or generated corrupted copies.
+
+>>> import forde.data
+>>> forde.data.load("digits", "test").images.shape
+(899, 8, 8, 1)
+"""
+
+from .arrays import from_arrays
+from .catalogue import CATALOGUE, describe
+from .checking import SplitReport, check
+from .corrupted_sets import corrupted
+from .description import Description, Images, Table
+from .downloading import download
+from .loading import load, load_images
+from .locating import data_folder
+
+__all__ = [
+    "CATALOGUE",
+    "Description",
+    "Images",
+    "SplitReport",
+    "Table",
+    "check",
+    "corrupted",
+    "data_folder",
+    "describe",
+    "download",
+    "from_arrays",
+    "load",
+    "load_images",
+]

@@ -1,0 +1,85 @@
+"""Checks and numbers that all readers share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from forde.errors import FordeError
+
+STATISTICS_ROWS = 5_000
+"""Images over which channel statistics of an unknown folder are taken, evenly spaced."""
+
+
+def checked_labels(labels: Sequence[int] | np.ndarray, n_classes: int, file: Path | str) -> np.ndarray:
+    """The labels as int64 `[N]`, all in 0..n_classes − 1.
+
+    >>> checked_labels([0, 2], 3, "labels.npy")
+    array([0, 2])
+    """
+    array = np.asarray(labels)
+    if array.ndim == 2 and array.shape[1] == 1:  # several publishers store a column
+        array = array[:, 0]
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise FordeError(
+            f"the labels in '{file}' have shape {array.shape} and type {array.dtype}, but one whole number for each "
+            "image was expected."
+        )
+    outside = np.flatnonzero((array < 0) | (array >= n_classes))
+    if len(outside):
+        raise FordeError(
+            f"label {array[outside[0]]} in row {outside[0]} of '{file}' is outside 0..{n_classes - 1}; "
+            "correct the label or name the right data set."
+        )
+    return array.astype(np.int64)
+
+
+def check_same_length(images: int, labels: int, file: Path | str) -> None:
+    """Refuse a number of labels other than that of images."""
+    if images != labels:
+        raise FordeError(f"'{file}' has {images} images but {labels} labels; get the file again.")
+    if not images:
+        raise FordeError(f"'{file}' holds no images; get the file again.")
+
+
+def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel on the scale 0..1, of uint8 `[N, H, W, C]`.
+
+    From histograms of levels: exact, without a copy of the images as decimals.
+
+    >>> channel_statistics(np.array([0, 255], np.uint8).reshape(2, 1, 1, 1))
+    ((0.5,), (0.5,))
+    """
+    levels = np.arange(256) / 255
+    means, stds = [], []
+    for channel in range(images.shape[-1]):
+        counts = np.bincount(images[..., channel].reshape(-1), minlength=256)
+        mean = float(counts @ levels / counts.sum())
+        means.append(mean)
+        stds.append(float(np.sqrt(counts @ (levels - mean) ** 2 / counts.sum())))
+    return tuple(means), tuple(stds)
+
+
+def evenly_spaced(count: int, at_most: int = STATISTICS_ROWS) -> np.ndarray:
+    """Up to `at_most` of the positions 0..count − 1, evenly spaced.
+
+    >>> evenly_spaced(10, 5)
+    array([0, 2, 4, 6, 8])
+    """
+    return np.arange(0, count, max(1, -(-count // at_most)))
+
+
+def first_duplicate(digests: Sequence[bytes], labels: np.ndarray) -> tuple[int, int] | None:
+    """Two positions with the same content under different labels, if there are any.
+
+    >>> first_duplicate([b"a", b"b", b"a"], np.array([0, 1, 1]))
+    (0, 2)
+    """
+    seen: dict[bytes, int] = {}
+    for position, digest in enumerate(digests):
+        earlier = seen.setdefault(digest, position)
+        if labels[earlier] != labels[position]:
+            return earlier, position
+    return None

@@ -1,0 +1,130 @@
+"""Fetching one file over HTTP: continued where it broke off, checked, and never half there under its name."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from forde.errors import FordeError
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes received so far and, where the server says it, all bytes."""
+
+BLOCK = 1 << 20
+TIMEOUT = 30.0
+"""Seconds without an answer."""
+ATTEMPTS = 4
+PAUSE = 0.5
+"""Seconds before the second attempt; twice that before the third, and so on."""
+MAX_BYTES = 8 << 30
+
+
+class _BrokenOffError(Exception):
+    """The transfer ended early; another attempt may continue it."""
+
+
+def fetch(
+    url: str, target: Path, *, md5: str | None, progress: Progress | None = None, max_bytes: int = MAX_BYTES
+) -> Path:
+    """Fetch a file to `target`, which appears only when it is complete and has the checksum.
+
+    What has arrived is kept in `<target>.part`, and a later call goes on from there. Without a checksum it starts
+    anew, since nothing would tell whether the server's file is still the same.
+    """
+    part = target.with_name(f"{target.name}.part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            _receive(url, part, resume=md5 is not None, progress=progress, max_bytes=max_bytes)
+            break
+        except _BrokenOffError as error:
+            if attempt == ATTEMPTS:
+                raise FordeError(
+                    f"the transfer of {url} broke off after {part.stat().st_size:,} bytes; run the same command again, "
+                    "and it goes on from there."
+                ) from error
+            time.sleep(PAUSE * 2 ** (attempt - 1))
+    if md5 is not None and (found := file_md5(part)) != md5:
+        part.unlink()
+        raise FordeError(
+            f"what {url} sent has the MD5 {found}, but {md5} was expected; it was deleted, try again or get the file "
+            "elsewhere."
+        )
+    return part.replace(target)
+
+
+def file_md5(path: Path) -> str:
+    """The MD5 of a file, in hexadecimal.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "empty"
+    >>> file.touch()
+    >>> file_md5(file)
+    'd41d8cd98f00b204e9800998ecf8427e'
+    """
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _receive(url: str, part: Path, *, resume: bool, progress: Progress | None, max_bytes: int) -> None:
+    start = part.stat().st_size if resume and part.exists() else 0
+    headers = {"User-Agent": "forde"} | ({"Range": f"bytes={start}-"} if start else {})
+    try:
+        answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and start:  # nothing is left to send: the part is whole, and the checksum decides
+            return
+        raise FordeError(f"{url} answered {error.code} {error.reason}; see whether the publisher moved it.") from error
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise FordeError(f"{url} cannot be reached ({reason}); check the network and try again.") from error
+    with answer:
+        if not (answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {start}-")):
+            start = 0  # the server sends the whole file
+        length = answer.headers.get("Content-Length")
+        total = start + int(length) if length and length.isdigit() else None
+        _check_room(url, part, total, start, max_bytes)
+        with part.open("ab" if start else "wb") as file:
+            received = start
+            for block in _blocks(answer):
+                received += len(block)
+                if received > max_bytes:
+                    raise _too_large(url, max_bytes)
+                file.write(block)
+                if progress:
+                    progress(received, total)
+    if total is not None and received < total:
+        raise _BrokenOffError
+
+
+def _blocks(answer: IO[bytes]) -> Iterator[bytes]:
+    try:
+        while block := answer.read(BLOCK):
+            yield block
+    except (OSError, http.client.HTTPException) as error:
+        raise _BrokenOffError from error
+
+
+def _check_room(url: str, part: Path, total: int | None, start: int, max_bytes: int) -> None:
+    if total is None:
+        return
+    if total > max_bytes:
+        raise _too_large(url, max_bytes)
+    free = shutil.disk_usage(part.parent).free
+    if total - start > free:
+        raise FordeError(f"{url} needs {total - start:,} bytes, but '{part.parent}' has {free:,} left; make room.")
+
+
+def _too_large(url: str, max_bytes: int) -> FordeError:
+    return FordeError(f"{url} sends more than the {max_bytes:,} bytes that are allowed; get the file by hand.")
