@@ -73,6 +73,18 @@ def ece(probs: Tensor, y: Tensor, n_bins: int = 15) -> float:
     return float(gap.sum() / table.count.sum())
 
 
+def bin_index(values: Tensor, n_bins: int) -> Tensor:
+    """Which of n equal bins (lo, hi] of [0, 1] each value is in, from 0; the value 0 is in the first.
+
+    >>> bin_index(torch.tensor([0.0, 0.5, 0.51, 1.0], dtype=torch.float64), 2)
+    tensor([0, 0, 1, 1])
+    """
+    if n_bins < 1:
+        raise FordeError(f"n_bins is {n_bins}, but at least 1 bin was expected.")
+    # ceil puts a value on an edge into the lower bin, so that 1.0 has one.
+    return (values * n_bins).ceil().long().clamp(1, n_bins) - 1
+
+
 class Reliability:
     """A reliability diagram's bins: `count`, mean `confidence` and `accuracy` in each, `[n_bins]`; 0 where empty."""
 
@@ -87,8 +99,7 @@ def reliability(probs: Tensor, y: Tensor, n_bins: int = 15) -> Reliability:
     tensor([0., 1.], dtype=torch.float64)
     """
     confidence, label = probs.double().max(-1)
-    # ceil puts a value on an edge into the lower bin, so that 1.0 has one.
-    index = (confidence * n_bins).ceil().long().clamp(1, n_bins) - 1
+    index = bin_index(confidence, n_bins)
     zeros = torch.zeros(n_bins, dtype=torch.float64, device=probs.device)
     count = zeros.index_add(0, index, torch.ones_like(confidence))
     divisor = count.clamp_min(1)

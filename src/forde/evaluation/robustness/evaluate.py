@@ -1,0 +1,137 @@
+"""Robustness in one call: an ensemble on clean data and on every corruption at every severity."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from forde.evaluation.outputs import Outputs
+from forde.evaluation.robustness.cells import Cell, Data, as_tensor, clean_cell, unique_names
+from forde.evaluation.robustness.devices import device_of, float64_device
+from forde.evaluation.robustness.fingerprints import fingerprint, model_fingerprint
+from forde.evaluation.robustness.loading import ready_cell
+from forde.evaluation.robustness.predicting import Model, Transform, normalise, predict_cell, predicting
+from forde.evaluation.robustness.prefetch import ahead
+from forde.evaluation.robustness.progress import cell_bar
+from forde.evaluation.robustness.resampling import resampled_sums, resampler
+from forde.evaluation.robustness.results import MANIFEST, RobustnessResult, summarise
+from forde.evaluation.robustness.saved_cells import path_of, write_cell
+from forde.evaluation.statistics import scores
+
+
+class CellDone(NamedTuple):
+    """Told to `on_cell` after each cell."""
+
+    name: str
+    done: int
+    total: int
+    scores: dict[str, float]
+    reused: bool
+    """Whether it was finished before, by an evaluation into the same folder."""
+
+
+def evaluate_robustness(
+    model: Model,
+    clean: Data,
+    corrupted: Iterable[Cell] = (),
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    transform: Transform | None = None,
+    outputs: Outputs = "logits",
+    model_id: str | None = None,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    batch_size: int | None = None,
+    n_bins: int = 15,
+    n_bootstrap: int = 200,
+    seed: int = 0,
+    loaders: int | None = None,
+    progress: bool = True,
+    on_cell: Callable[[CellDone], None] | None = None,
+) -> RobustnessResult:
+    """Evaluate on clean data and on each cell of corrupted data.
+
+    Args:
+        model: an `Ensemble`, or any callable from a batch of inputs to members' logits or probabilities `[M, B, C]`
+            (or `[B, C]` of one network); modules are put into evaluation mode.
+        clean: uint8 images `[N, H, W, C]` or `[N, H, W]`, and labels `[N]`.
+        corrupted: cells, from `generated_cells`, `cells_from` or your own.
+        folder: keeps the members' predictions, one file per cell (16 bits per probability). An evaluation that was
+            interrupted continues; a file that was made by another model, transform or data is made anew.
+        transform: uint8 images on the device → the network's inputs; default `normalise()`: `[B, C, H, W]` in [0, 1].
+        outputs: whether the callable returns `"logits"` or `"probs"`.
+        model_id: names a callable that is no module, where a folder is given.
+        dtype: `torch.bfloat16` computes networks under autocast, channels last and with BatchNorm folded; metrics
+            stay in float64.
+        device: default the model's, or the CPU for a plain function.
+        batch_size: default 512 on a CPU, 2500 elsewhere.
+        n_bootstrap, seed: resamples of images for the standard errors.
+        loaders: threads that load cells ahead; default 1 on a CPU, up to 8 elsewhere.
+        progress: a bar, if on a terminal with rich installed.
+        on_cell: called after each cell; an exception it raises stops the evaluation, and finished cells are kept.
+
+    >>> import numpy as np, forde
+    >>> from forde.evaluation import generated_cells
+    >>> images, labels = np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 2, 0])
+    >>> ensemble = forde.Ensemble(lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3)), 2)
+    >>> cells = generated_cells(images, labels, ["fog", "contrast"], [1, 5])
+    >>> result = evaluate_robustness(ensemble, (images, labels), cells)
+    >>> sorted(result.types), 0 <= result.pooled["ece"].value <= result.cell_average["ece"].value
+    (['contrast', 'fog'], True)
+    """
+    where = device_of(model, device)
+    cells = [clean_cell(*clean), *corrupted]
+    unique_names(cells)
+    store = None if folder is None else Path(folder)
+    on_cpu = where.type == "cpu"
+    size = batch_size or (512 if on_cpu else 2500)
+    threads = loaders or (1 if on_cpu else min(8, os.cpu_count() or 1))
+    prepare = transform or normalise()
+    # How inputs are made is part of what is saved; a function has no content to hash, but its results have.
+    probe = "" if store is None else prepare(as_tensor(clean[0][:8]).to(where)).float()
+    run = "" if store is None else fingerprint(model_fingerprint(model, model_id), probe, outputs, str(dtype))
+    draws = resampler("bootstrap", n_bootstrap, seed, float64_device(where))
+    sums: dict[tuple[str, int], Tensor] = {}
+    contents: dict[str, str] = {}
+    shape: tuple[int, ...] = ()
+    writes: list[Future[None]] = []
+    with (
+        predicting(model, transform=prepare, outputs=outputs, dtype=dtype, device=where) as outputs_of,
+        cell_bar(len(cells), show=progress) as advance,
+        ThreadPoolExecutor(1) as writer,  # leaving it waits for what is still to be written
+        closing(ahead(lambda cell: ready_cell(cell, store, run, where), cells, threads)) as loaded,
+    ):
+        for done, (cell, ready) in enumerate(zip(cells, loaded, strict=True), start=1):
+            contents[cell.name] = ready.content
+            saved = ready.saved
+            if saved is None:
+                saved = predict_cell(
+                    outputs_of, ready.images, ready.labels, outputs=outputs, batch_size=size, device=where
+                )
+                if store is not None:
+                    writes.append(writer.submit(write_cell, path_of(store, cell.name), saved, ready.content))
+            sums[cell.corruption, cell.severity] = resampled_sums(saved, draws, n_bins, where)
+            if len(writes) > 2:
+                writes.pop(0).result()  # tells of a full disk now, and not after the last cell
+            shape = tuple(saved.codes.shape)
+            numbers = {name: float(value) for name, value in scores(sums[cell.corruption, cell.severity][0]).items()}
+            advance(f"{cell.name} accuracy {numbers['accuracy']:.3f}")
+            if on_cell is not None:
+                on_cell(CellDone(cell.name, done, len(cells), numbers, ready.saved is not None))
+        for write in writes:
+            write.result()
+    settings = {
+        "n_members": shape[0], "n_classes": shape[-1], "dtype": str(dtype),
+        "n_bins": n_bins, "n_bootstrap": n_bootstrap, "seed": seed, "cells": contents,
+    }  # fmt: skip
+    result = summarise(sums, settings)
+    if store is not None:
+        result.save(store / MANIFEST)
+    return result

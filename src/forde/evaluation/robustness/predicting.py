@@ -1,0 +1,139 @@
+"""From images to predictions and their scores, batch by batch, without waiting for the device in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from forde.ensemble import Ensemble
+from forde.errors import FordeError
+from forde.evaluation.outputs import Outputs, member_log_probs, problem_with
+from forde.evaluation.robustness.cells import Images, as_tensor
+from forde.evaluation.robustness.devices import float64_device
+from forde.evaluation.robustness.folding import folded
+from forde.evaluation.robustness.quantisation import encode
+from forde.evaluation.robustness.saved_cells import SavedCell
+from forde.evaluation.statistics import sample_terms
+from forde.likelihoods import Classification
+
+Transform = Callable[[Tensor], Tensor]
+Model = Callable[[Tensor], Any]
+
+
+def normalise(mean: float | tuple[float, ...] = 0.0, std: float | tuple[float, ...] = 1.0) -> Transform:
+    """A transform: uint8 images `[B, H, W, C]` or `[B, H, W]` → (images/255 − mean)/std as float32 `[B, C, H, W]`.
+
+    >>> normalise(0.5, 0.25)(torch.full((1, 2, 2, 3), 255, dtype=torch.uint8)).unique()
+    tensor([2.])
+    """
+
+    @cache  # copying constants to a GPU for each batch would wait for it each time
+    def constants(device: torch.device) -> tuple[Tensor, Tensor]:
+        return torch.tensor(mean, device=device), torch.tensor(std, device=device)
+
+    def transform(images: Tensor) -> Tensor:
+        channels_last = images.unsqueeze(-1) if images.dim() == 3 else images
+        shift, scale = constants(images.device)
+        return ((channels_last.float() / 255 - shift) / scale).permute(0, 3, 1, 2)
+
+    return transform
+
+
+@contextmanager
+def predicting(
+    model: Model,
+    *,
+    transform: Transform,
+    outputs: Outputs,
+    dtype: torch.dtype | None,
+    device: torch.device,
+) -> Iterator[Model]:
+    """Yields uint8 images `[B, ...]` on the device → the model's outputs; in evaluation mode, without gradients.
+
+    With a dtype of 16 bits the members are copies with folded BatchNorm in channels_last, run under autocast.
+    """
+    if isinstance(model, Ensemble) and (outputs != "logits" or not isinstance(model.likelihood, Classification)):
+        raise FordeError(
+            f"the ensemble's likelihood is {type(model.likelihood).__name__} and outputs={outputs!r}, but robustness "
+            "is evaluated for classification ensembles, which return logits."
+        )
+    if dtype not in (None, torch.bfloat16, torch.float16):
+        raise FordeError(f"dtype is {dtype}, but torch.bfloat16, torch.float16 or None (the model's own) was expected.")
+    modes = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
+    with ExitStack() as stack:
+        stack.callback(_restore_modes, modes)
+        if isinstance(model, nn.Module):
+            model.eval()
+        fast = dtype is not None
+        members = [folded(member) for member in model.members] if fast and isinstance(model, Ensemble) else None
+        if fast:
+            # Few shapes and many batches: worth letting cuDNN try its algorithms once.
+            before = torch.backends.cudnn.benchmark
+            torch.backends.cudnn.benchmark = True
+            stack.callback(lambda: setattr(torch.backends.cudnn, "benchmark", before))
+
+        def outputs_of(images: Tensor) -> Any:
+            with torch.inference_mode(), torch.autocast(device.type, dtype=dtype, enabled=fast):
+                x = transform(images)
+                x = x.contiguous(
+                    memory_format=torch.channels_last if fast and x.dim() == 4 else torch.contiguous_format
+                )
+                if members is not None:
+                    return torch.stack([member(x) for member in members])
+                return model(model.as_input(x)) if isinstance(model, Ensemble) else model(x)
+
+        yield outputs_of
+
+
+def _restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
+    for module, training in modes:
+        module.training = training
+
+
+def predict_cell(
+    outputs_of: Model, images: Images, labels: Tensor, *, outputs: Outputs, batch_size: int, device: torch.device
+) -> SavedCell:
+    """Predictions for all images `[N, ...]` and their scores, kept on the device; waits for it once, at the end."""
+    exact = float64_device(device)
+    y = labels.to(exact)
+    codes: list[Tensor] = []
+    terms: list[Tensor] = []
+    problems: list[Tensor] = []
+    for start in range(0, len(images), batch_size):
+        batch = as_tensor(images[start : start + batch_size]).to(device, non_blocking=True)
+        raw = torch.as_tensor(outputs_of(batch))
+        if raw.shape[-2:-1] != batch.shape[:1]:
+            raise FordeError(
+                f"the model returned shape {list(raw.shape)} for {len(batch)} images, but [members, batch, classes] or "
+                "[batch, classes] was expected."
+            )
+        if start == 0:
+            _check_labels(labels, raw.shape[-1])
+        values = raw.to(exact).double()
+        log_probs = member_log_probs(values, outputs)
+        codes.append(encode(log_probs))
+        terms.append(sample_terms(log_probs, y[start : start + batch_size]))
+        problems.append(problem_with(values, outputs))
+    if not codes:
+        raise FordeError("there are no images to evaluate; give at least one.")
+    if bool(torch.stack(problems).any()):
+        raise FordeError(
+            "the model returned NaN or infinite outputs."
+            if outputs == "logits"
+            else "the model's outputs are not probabilities: negative, not finite or not summing to 1; "
+            "pass outputs='logits' if they are logits."
+        )
+    return SavedCell(torch.cat(codes, dim=1), labels, torch.cat(terms))
+
+
+def _check_labels(labels: Tensor, n_classes: int) -> None:
+    if bool((labels < 0).any()) or bool((labels >= n_classes).any()):
+        raise FordeError(
+            f"labels are from {int(labels.min())} to {int(labels.max())}, but the model has {n_classes} classes, "
+            f"0 to {n_classes - 1}."
+        )
