@@ -15,7 +15,7 @@ from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods import Method, method, methods, register
 from forde.prediction import ClassificationPrediction, Prediction, RegressionPrediction
-from forde.training import History, fit
+from forde.training import Augmentation, History, fit
 
 if TYPE_CHECKING:
     from forde.estimators import FordeClassifier, FordeRegressor
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Augmentation",
     "ClassificationPrediction",
     "Ensemble",
     "FordeClassifier",

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from forde import saving
+from forde.data.description import Images
+from forde.data.inputs import normaliser
 from forde.errors import FordeError
 from forde.likelihoods import Likelihood, as_likelihood, likelihood_from_config
 from forde.prediction import Prediction
@@ -73,7 +75,8 @@ class Ensemble(nn.Module):
         """Predict in evaluation mode, batch by batch.
 
         Args:
-            x: tensor or array `[N, ...]`, or an iterable of batches (a DataLoader; of `(x, y)` pairs the x is used).
+            x: tensor or array `[N, ...]`, `forde.data.Images`, or an iterable of batches (a DataLoader; of `(x, y)`
+                pairs the x is used).
 
         Returns:
             For classification `probs [N, C]`, `member_probs [M, N, C]`, and `total`, `aleatoric`, `epistemic [N]`;
@@ -90,6 +93,13 @@ class Ensemble(nn.Module):
         return self.likelihood.prediction(torch.cat(outputs, dim=1))
 
     def _batches(self, x: Any, batch_size: int) -> Iterable[Tensor]:
+        if isinstance(x, Images):
+            dtype = next((p.dtype for p in self.parameters()), torch.get_default_dtype())
+            to_inputs = normaliser(x.description.mean, x.description.std, self.device, dtype)
+            for start in range(0, len(x), batch_size):
+                part = torch.from_numpy(np.ascontiguousarray(x.images[start : start + batch_size]))
+                yield to_inputs(part.to(self.device, non_blocking=True).permute(0, 3, 1, 2))
+            return
         if isinstance(x, (Tensor, np.ndarray)):
             x = torch.as_tensor(x).split(batch_size) if len(x) else ()
         for batch in x:

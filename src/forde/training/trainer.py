@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from forde.data.description import Images, Table
 from forde.engine import Engine, StepReport, make_engine
 from forde.engine.base import Precision
 from forde.ensemble import Ensemble
@@ -23,6 +24,7 @@ from forde.priors import EmpCov, TrainingData
 from forde.training.diagnostics import probe
 from forde.training.feed import Feed, make_feed
 from forde.training.history import History, Record
+from forde.training.image_feed import Augmentation, ImageFeed
 from forde.training.progress import progress_bar
 from forde.training.schedule import paper_factor
 
@@ -50,6 +52,7 @@ def fit(
     precision: Precision = "float32",
     engine: Literal["auto", "eager", "vectorized"] = "auto",
     drop_last: bool = True,
+    augmentation: Augmentation | None = None,
     independent_data: bool = False,
     diagnostics_every: int = 1,
     progress: bool = True,
@@ -60,7 +63,8 @@ def fit(
     Args:
         ensemble: its members are trained where they are, or on `device`.
         method: a `Method` or the name of one.
-        data: `(x, y)` as tensors or arrays, a Dataset of pairs, or a DataLoader (its batches are used as they come).
+        data: `(x, y)` as tensors or arrays, a Dataset of pairs, a DataLoader (its batches are used as they come), or
+            what `forde.data.load` returns.
         epochs: passes over the data.
         batch_size: ignored for a DataLoader.
         lr: learning rate of the default optimiser, SGD with Nesterov momentum 0.9. Weight decay is the method's prior.
@@ -71,6 +75,7 @@ def fit(
         precision: `"float32"` (whatever the members' dtype is), or `"bf16"` autocast.
         engine: how steps are run; `"auto"` vectorises small networks and loops over others. All give the same numbers.
         drop_last: leave out the last, smaller batch of an epoch (other samples each time).
+        augmentation: random crops and flips of `forde.data.Images`, made on the device.
         independent_data: an order of its own for each member, as classical deep ensembles; only without repulsion.
         diagnostics_every: measure disagreement and gradient cosine every so many epochs; 0 for never.
         progress: show a bar on a terminal.
@@ -95,7 +100,7 @@ def fit(
         raise FordeError("independent_data needs members that do not interact; use it with 'deep-ensemble' only.")
     target = available_device(device) if device is not None else ensemble.device
     ensemble.to(target)
-    feed = make_feed(data, ensemble, batch_size=batch_size, drop_last=drop_last)
+    feed = _feed(data, ensemble, batch_size=batch_size, drop_last=drop_last, augmentation=augmentation)
     inputs = TrainingData(lambda: map(ensemble.as_input, feed.inputs()), feed.size)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
@@ -152,6 +157,29 @@ class _EpochRunner:
             x, y = (x[0], y[0]) if isinstance(x, list) else (x, y)
             record.update(probe(self.runner.ensemble, x[:PROBE_SIZE], y[:PROBE_SIZE]))
         return {**record, "seconds": time.perf_counter() - started}
+
+
+def _feed(
+    data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool, augmentation: Augmentation | None
+) -> Feed:
+    if isinstance(data, Images):
+        ensemble.likelihood.check_targets(torch.as_tensor(data.labels))
+        dtype = next((p.dtype for p in ensemble.parameters()), torch.get_default_dtype())
+        return ImageFeed(
+            data.images,
+            data.labels,
+            mean=data.description.mean,
+            std=data.description.std,
+            batch_size=batch_size,
+            device=ensemble.device,
+            dtype=dtype,
+            augmentation=augmentation,
+            drop_last=drop_last,
+        )
+    if augmentation is not None:
+        raise FordeError("augmentation needs images as bytes, from forde.data.load or forde.data.Images.")
+    pair = (data.x, data.y) if isinstance(data, Table) else data
+    return make_feed(pair, ensemble, batch_size=batch_size, drop_last=drop_last)
 
 
 def available_device(device: str | torch.device) -> torch.device:
