@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
 torch.set_num_threads(1)
+# scikit-learn's array-API check of the estimators runs only where this is set before scipy is imported.
+os.environ.setdefault("SCIPY_ARRAY_API", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

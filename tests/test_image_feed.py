@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -140,3 +142,19 @@ def test_gpu_gives_the_same_batches() -> None:
         one = feed(source, augmentation=Augmentation(), device=torch.device(device))
         found.append(torch.cat([x.cpu() for x, _ in one.epoch(torch.Generator().manual_seed(1))]))
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.cuda
+def test_batches_never_wait_for_the_gpu() -> None:
+    """After the epoch's draws are sent, the host only issues work."""
+    one = feed(images(), augmentation=Augmentation(), device=torch.device("cuda"))
+    batches = one.epoch(torch.Generator().manual_seed(0))
+    next(batches)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch calls the mode a prototype, once
+            torch.cuda.set_sync_debug_mode("error")
+        x, _ = next(batches)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert x.shape == (16, 3, 8, 8)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forde import kernels, likelihoods, models, priors, rules, spaces
+from forde import data, evaluation, kernels, likelihoods, models, priors, rules, spaces
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods import Method, method, methods, register
@@ -33,6 +33,8 @@ __all__ = [
     "Method",
     "Prediction",
     "RegressionPrediction",
+    "data",
+    "evaluation",
     "fit",
     "kernels",
     "likelihoods",

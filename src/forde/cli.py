@@ -1,0 +1,62 @@
+"""The command line: one console script with sub-commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import forde
+from forde.commands import bench, data
+from forde.commands.corrupt import corrupt
+
+app = typer.Typer(
+    help="Repulsive deep ensembles: train, compare, look.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+
+app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
+app.command()(corrupt)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"forde {forde.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+@app.command()
+def methods() -> None:
+    """List the methods that can be trained, one line each."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, line in forde.methods().items():
+        table.add_row(f"[bold]{name}[/bold]", line)
+    Console().print(table)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("forde-demo"),
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 3,
+    members: Annotated[int, typer.Option(min=1, help="Members of each ensemble.")] = 10,
+) -> None:
+    """Compare a deep ensemble with FoRDE on real digits, and draw the paper's figures 2 and 3.
+
+    Example: forde demo --out figures
+    """
+    from forde.demo import run_demo
+
+    run_demo(out, seeds=seeds, members=members)

@@ -1,0 +1,119 @@
+"""The command line as a user meets it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import forde
+from forde.corruptions import NAMES, corrupt
+
+
+def run(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "forde", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+
+
+def test_methods_are_listed_with_one_line_each() -> None:
+    result = run("methods")
+    assert result.returncode == 0
+    for name, line in forde.methods().items():
+        assert name in result.stdout and line in result.stdout
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout == f"forde {forde.__version__}\n"
+    assert "demo" in run("--help").stdout
+    assert "Example" in run("demo", "--help").stdout
+
+
+@pytest.mark.parametrize("arguments", [("nonsense",), ("demo", "--seeds", "none"), ("demo", "--members", "0")])
+def test_mistakes_exit_non_zero_without_traceback(arguments: tuple[str, ...]) -> None:
+    result = run(*arguments)
+    assert result.returncode != 0
+    assert "Traceback" not in result.stderr and "Error" in result.stderr
+
+
+def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    result = run("demo", "--out", str(tmp_path / "file" / "figures"))
+    assert result.returncode == 1
+    assert "choose another" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_missing_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')")
+    result = run("methods", PYTHONPATH=str(tmp_path))
+    assert result.returncode == 1
+    assert "pip install 'forde[cli]'" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_corrupt_writes_the_layout_of_cifar_c(tmp_path: Path) -> None:
+    result = run("corrupt", "digits", "out", "--type", "fog", "--type", "contrast", "--seed", "1", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    clean = forde.data.load("digits", "test")
+    labels = np.load(tmp_path / "out" / "labels.npy")
+    assert np.array_equal(labels, np.tile(clean.labels, 5))
+    fog = np.load(tmp_path / "out" / "fog.npy")
+    assert fog.shape == (5 * len(clean), *clean.images.shape[1:])
+    assert np.array_equal(fog[len(clean) : 2 * len(clean)], corrupt(clean.images, "fog", 2, seed=1))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["contrast.npy", "fog.npy", "labels.npy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("corrupt", "digits", "out", "--type", "fogg"), "did you mean 'fog'"),
+        (("corrupt", "digitz", "out"), "digit"),
+        (("corrupt", "digits", "out", "--split", "tset"), "did you mean 'test'"),
+        (("data", "info", "cifar11"), "cifar10"),
+    ],
+)
+def test_user_errors_are_one_sentence(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
+    assert message in result.stderr
+
+
+@pytest.mark.slow
+def test_bench_corruptions(tmp_path: Path) -> None:
+    result = run("bench", "corruptions", "--repeats", "1", "--json", "speeds.json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    numbers = json.loads((tmp_path / "speeds.json").read_text())
+    assert [row["name"] for row in numbers["rows"]] == list(NAMES)
+    assert all(row["images_per_second"] > 0 for row in numbers["rows"])
+    assert numbers["machine"]["forde"] == forde.__version__
+    assert "images_per_second" in result.stdout and "spatter" in result.stdout
+
+
+@pytest.mark.slow
+def test_demo_prints_the_table_and_writes_the_figures(tmp_path: Path) -> None:
+    result = run("demo", "--seeds", "1", "--members", "3", "--out", "figures", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    for name in (
+        "deep-ensemble",
+        "forde-identity",
+        "forde-pca",
+        "clean accuracy",
+        "corrupted NLL",
+        "corrupted ECE",
+        "corrupted MI",
+    ):
+        assert name in result.stdout
+    written = [line.removeprefix("wrote ") for line in result.stdout.splitlines() if line.startswith("wrote ")]
+    assert len(written) == 3
+    for path in written:
+        assert (tmp_path / path).read_bytes().startswith(b"\x89PNG") and (tmp_path / path).stat().st_size > 10_000
