@@ -59,7 +59,7 @@ def test_examples_in_docstrings(name: str) -> None:
 
 # Data flows one way; a folder may import those before it.
 LAYERS = [
-    {"errors", "vectors", "prediction", "likelihoods", "saving", "models"},
+    {"errors", "vectors", "prediction", "likelihoods", "saving", "models", "progress"},
     {"ensemble", "data", "corruptions"},
     {"spaces"},
     {"kernels"},

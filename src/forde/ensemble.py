@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from forde import saving
 from forde.data.description import Images
-from forde.data.inputs import normaliser
+from forde.data.inputs import normalise
 from forde.errors import FordeError
 from forde.likelihoods import Likelihood, as_likelihood, likelihood_from_config
 from forde.prediction import Prediction
@@ -95,10 +95,10 @@ class Ensemble(nn.Module):
     def _batches(self, x: Any, batch_size: int) -> Iterable[Tensor]:
         if isinstance(x, Images):
             dtype = next((p.dtype for p in self.parameters()), torch.get_default_dtype())
-            to_inputs = normaliser(x.description.mean, x.description.std, self.device, dtype)
+            to_inputs = normalise(x.description.mean, x.description.std, dtype)
             for start in range(0, len(x), batch_size):
                 part = torch.from_numpy(np.ascontiguousarray(x.images[start : start + batch_size]))
-                yield to_inputs(part.to(self.device, non_blocking=True).permute(0, 3, 1, 2))
+                yield to_inputs(part.to(self.device, non_blocking=True))
             return
         if isinstance(x, (Tensor, np.ndarray)):
             x = torch.as_tensor(x).split(batch_size) if len(x) else ()

@@ -11,6 +11,7 @@ from .checking import SplitReport, check
 from .corrupted_sets import corrupted
 from .description import Description, Images, Table
 from .downloading import download
+from .inputs import normalise
 from .loading import load, load_images
 from .locating import data_folder
 
@@ -28,4 +29,5 @@ __all__ = [
     "from_arrays",
     "load",
     "load_images",
+    "normalise",
 ]

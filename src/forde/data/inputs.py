@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
 
+Transform = Callable[[Tensor], Tensor]
 
-def normaliser(
-    mean: Sequence[float], std: Sequence[float], device: torch.device | str, dtype: torch.dtype
-) -> Callable[[Tensor], Tensor]:
-    """The map (v/255 − mean)/std of each channel: bytes `[B, C, H, W]` → floats, as one multiplication and addition.
 
-    >>> to_inputs = normaliser([0.5], [0.25], "cpu", torch.float32)
-    >>> round(to_inputs(torch.full((1, 1, 1, 1), 255, dtype=torch.uint8)).item(), 5)
-    2.0
+def normalise(
+    mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0, dtype: torch.dtype = torch.float32
+) -> Transform:
+    """The map (v/255 − mean)/std: uint8 images `[B, H, W, C]` or `[B, H, W]` → floats `[B, C, H, W]`.
+
+    Statistics are of each channel, or one for all, on the scale 0..1.
+
+    >>> normalise(0.5, 0.25)(torch.full((1, 1, 1, 2), 255, dtype=torch.uint8)).flatten()
+    tensor([2.0000, 2.0000])
     """
-    factor = 1 / (255 * torch.tensor(std, dtype=torch.float64))
-    scale = factor.to(device, dtype).view(1, -1, 1, 1)
-    shift = (-torch.tensor(mean, dtype=torch.float64) * 255 * factor).to(device, dtype).view(1, -1, 1, 1)
-    return lambda images: torch.addcmul(shift, images.to(dtype), scale)
+
+    @cache  # copying constants to a GPU for each batch would wait for it each time
+    def constants(device: torch.device) -> tuple[Tensor, Tensor]:
+        scale = 1 / (255 * torch.tensor(std, dtype=torch.float64))
+        shift = -255 * torch.tensor(mean, dtype=torch.float64) * scale
+        return scale.to(device, dtype), shift.to(device, dtype)
+
+    def transform(images: Tensor) -> Tensor:
+        channels_last = images.unsqueeze(-1) if images.dim() == 3 else images
+        scale, shift = constants(images.device)
+        return torch.addcmul(shift, channels_last.to(dtype), scale).permute(0, 3, 1, 2)
+
+    return transform

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from forde.data.inputs import normaliser
+from forde.data.inputs import normalise
 from forde.errors import FordeError
 from forde.training.feed import INPUT_BATCH, Feed
 
@@ -62,10 +62,10 @@ def draw(n: int, augmentation: Augmentation | None, generator: torch.Generator) 
 
 
 def augment(padded: Tensor, draws: Draws, height: int, width: int) -> Tensor:
-    """Crop and flip: bytes `[B, H + 2p, W + 2p, C]` → `[B, C, H, W]`, in one gather.
+    """Crop and flip: bytes `[B, H + 2p, W + 2p, C]` → `[B, H, W, C]`, in one gather.
 
     >>> image = torch.arange(4, dtype=torch.uint8).view(1, 2, 2, 1)
-    >>> augment(image, Draws(torch.zeros(1, 2, dtype=torch.long), torch.tensor([True])), 2, 2)[0, 0].tolist()
+    >>> augment(image, Draws(torch.zeros(1, 2, dtype=torch.long), torch.tensor([True])), 2, 2)[0, ..., 0].tolist()
     [[1, 0], [3, 2]]
     """
     device = padded.device
@@ -73,7 +73,7 @@ def augment(padded: Tensor, draws: Draws, height: int, width: int) -> Tensor:
     columns = torch.arange(width, device=device).expand(len(padded), width)
     columns = torch.where(draws.flips[:, None], width - 1 - columns, columns) + draws.offsets[:, 1:]  # [B, W]
     batch = torch.arange(len(padded), device=device)[:, None, None]
-    return padded[batch, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    return padded[batch, rows[:, :, None], columns[:, None, :]]
 
 
 class ImageFeed(Feed):
@@ -122,7 +122,7 @@ class ImageFeed(Feed):
         self.device, self.workers = device, workers
         self.height, self.width = int(images.shape[1]), int(images.shape[2])
         self.labels = torch.as_tensor(labels).long().to(device)
-        self.normalised = normaliser(mean, std, device, dtype)
+        self.normalised = normalise(mean, std, dtype)
         self.on_device = fits(images, self.pad, device) if on_device is None else on_device
         self.source: Tensor | np.ndarray = self._to_device(images) if self.on_device else np.asarray(images)
 
@@ -157,7 +157,7 @@ class ImageFeed(Feed):
         order = torch.arange(self.size)
         for padded in self._padded(order, order.to(self.device), INPUT_BATCH, workers=0):
             inside = padded[:, self.pad : self.pad + self.height, self.pad : self.pad + self.width]
-            yield self.normalised(inside.permute(0, 3, 1, 2))
+            yield self.normalised(inside)
 
     def _padded(self, order: Tensor, sent: Tensor, size: int, workers: int) -> Iterator[Tensor]:
         """Batches of bytes with their border, on the device, in the order given on the host and (the same) there."""

@@ -21,11 +21,11 @@ from forde.errors import FordeError
 from forde.methods import Method
 from forde.methods import method as named_method
 from forde.priors import EmpCov, TrainingData
+from forde.progress import progress_bar
 from forde.training.diagnostics import probe
 from forde.training.feed import Feed, make_feed
 from forde.training.history import History, Record
 from forde.training.image_feed import Augmentation, ImageFeed
-from forde.training.progress import progress_bar
 from forde.training.schedule import paper_factor
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def fit(
                     if schedule is not None:
                         schedule.step()
                     history.records.append(record)
-                    advance(record)
+                    advance(f"loss {record['loss']:.3f}  repulsion {record['repulsion']:+.4f}")
                     if callback is not None:
                         callback(record)
         finally:

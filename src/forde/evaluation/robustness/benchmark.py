@@ -6,10 +6,10 @@ import time
 
 import torch
 
+from forde.data.inputs import normalise
 from forde.ensemble import Ensemble
 from forde.evaluation.robustness.cells import generated_cells
 from forde.evaluation.robustness.evaluate import evaluate_robustness
-from forde.evaluation.robustness.predicting import normalise
 from forde.models import resnet18
 
 

@@ -12,18 +12,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from forde.data.inputs import Transform, normalise
 from forde.evaluation.outputs import Outputs
 from forde.evaluation.robustness.cells import Cell, Data, as_tensor, clean_cell, unique_names
 from forde.evaluation.robustness.devices import device_of, float64_device
 from forde.evaluation.robustness.fingerprints import fingerprint, model_fingerprint
 from forde.evaluation.robustness.loading import ready_cell
-from forde.evaluation.robustness.predicting import Model, Transform, normalise, predict_cell, predicting
+from forde.evaluation.robustness.predicting import Model, predict_cell, predicting
 from forde.evaluation.robustness.prefetch import ahead
-from forde.evaluation.robustness.progress import cell_bar
 from forde.evaluation.robustness.resampling import resampled_sums, resampler
 from forde.evaluation.robustness.results import MANIFEST, RobustnessResult, summarise
 from forde.evaluation.robustness.saved_cells import path_of, write_cell
 from forde.evaluation.statistics import scores
+from forde.progress import progress_bar
 
 
 class CellDone(NamedTuple):
@@ -104,7 +105,7 @@ def evaluate_robustness(
     writes: list[Future[None]] = []
     with (
         predicting(model, transform=prepare, outputs=outputs, dtype=dtype, device=where) as outputs_of,
-        cell_bar(len(cells), show=progress) as advance,
+        progress_bar(len(cells), "evaluating", show=progress) as advance,
         ThreadPoolExecutor(1) as writer,  # leaving it waits for what is still to be written
         closing(ahead(lambda cell: ready_cell(cell, store, run, where), cells, threads)) as loaded,
     ):

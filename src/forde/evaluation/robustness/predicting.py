@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from forde.data.inputs import Transform
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.evaluation.outputs import Outputs, member_log_probs, problem_with
@@ -21,27 +21,7 @@ from forde.evaluation.robustness.saved_cells import SavedCell
 from forde.evaluation.statistics import sample_terms
 from forde.likelihoods import Classification
 
-Transform = Callable[[Tensor], Tensor]
 Model = Callable[[Tensor], Any]
-
-
-def normalise(mean: float | tuple[float, ...] = 0.0, std: float | tuple[float, ...] = 1.0) -> Transform:
-    """A transform: uint8 images `[B, H, W, C]` or `[B, H, W]` → (images/255 − mean)/std as float32 `[B, C, H, W]`.
-
-    >>> normalise(0.5, 0.25)(torch.full((1, 2, 2, 3), 255, dtype=torch.uint8)).unique()
-    tensor([2.])
-    """
-
-    @cache  # copying constants to a GPU for each batch would wait for it each time
-    def constants(device: torch.device) -> tuple[Tensor, Tensor]:
-        return torch.tensor(mean, device=device), torch.tensor(std, device=device)
-
-    def transform(images: Tensor) -> Tensor:
-        channels_last = images.unsqueeze(-1) if images.dim() == 3 else images
-        shift, scale = constants(images.device)
-        return ((channels_last.float() / 255 - shift) / scale).permute(0, 3, 1, 2)
-
-    return transform
 
 
 @contextmanager
