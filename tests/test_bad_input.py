@@ -266,6 +266,13 @@ def test_cuda_asked_for_and_absent(device: str) -> None:
     check_sentence(error)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the GPU that the test wants absent")
+def test_graphs_need_a_gpu() -> None:
+    with pytest.raises(forde.FordeError, match="engine='graphed' needs an NVIDIA GPU") as error:
+        fit(x(), y(), engine="graphed")
+    check_sentence(error)
+
+
 def test_loss_that_is_not_finite_names_member_and_step() -> None:
     def network() -> nn.Module:
         return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))

@@ -10,6 +10,7 @@ import torch
 from cases import METHODS, NETWORKS, make_data, make_ensemble, make_method
 
 import forde
+from forde.engine import GraphedEngine
 
 pytestmark = pytest.mark.cuda
 
@@ -21,7 +22,7 @@ def exact_arithmetic():
         yield
 
 
-@pytest.mark.parametrize("engine", ["eager", "vectorized"])
+@pytest.mark.parametrize("engine", ["eager", "vectorized", "graphed"])
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("case", METHODS)
 def test_same_as_on_the_cpu(case: str, network: str, engine: str) -> None:
@@ -33,11 +34,11 @@ def test_same_as_on_the_cpu(case: str, network: str, engine: str) -> None:
             ensemble,
             make_method(case),
             data,
-            epochs=2,
+            epochs=4,
             batch_size=12,
             lr=0.05,
             device=device,
-            engine=engine,
+            engine=engine if device == "cuda" or engine == "vectorized" else "eager",
             progress=False,
         )
         assert ensemble.device.type == device
@@ -74,3 +75,63 @@ def test_predict_save_load(tmp_path: Path) -> None:
     assert prediction.probs.device.type == "cpu"
     loaded = forde.Ensemble.load(ensemble.save(tmp_path), NETWORKS["conv+batchnorm"], device="cuda")
     torch.testing.assert_close(loaded.predict(x).probs, prediction.probs)
+
+
+class TestGraphed:
+    """What a CUDA graph must not change."""
+
+    def fit(self, network, engine: str, n: int = 60, **options: object):
+        x, y = torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(n) % 3
+        ensemble = forde.Ensemble(network, 3)
+        history = forde.fit(
+            ensemble, options.pop("method", "forde-pca"), (x, y), batch_size=16, device="cuda", engine=engine,
+            progress=False, **{"epochs": 4, "lr": 0.02, **options},
+        )  # fmt: skip
+        return ensemble, history
+
+    @staticmethod
+    def convolution() -> torch.nn.Module:
+        return torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(),
+            torch.nn.Linear(512, 3),
+        )  # fmt: skip
+
+    def test_captured_and_equal_with_last_batch_schedule_and_gaps(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO", "forde")
+        method = forde.method("forde-identity", repulsion_weight=lambda epoch: 5.0 - epoch, repulsion_every=2)
+        found = [self.fit(self.convolution, engine, method=method, drop_last=False) for engine in ("eager", "graphed")]
+        assert caplog.text.count("in one CUDA graph") == 2, "one with repulsion and one without"
+        for (name, a), b in zip(found[0][0].state_dict().items(), found[1][0].state_dict().values(), strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+        for key in ("loss", "repulsion", "bandwidth"):
+            assert found[1][1][key] == pytest.approx(found[0][1][key], rel=1e-3)
+
+    def test_dropout_is_drawn_anew_in_every_replay(self) -> None:
+        def network() -> torch.nn.Module:
+            return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(192, 3))
+
+        x, y = torch.randn(16, 3, 8, 8, device="cuda"), torch.arange(16, device="cuda") % 3
+        ensemble = forde.Ensemble(network, 2).to("cuda").train()
+        engine = GraphedEngine(ensemble, forde.method("forde-identity"))
+        losses = [engine.step(x, y, step=step).losses for step in range(5)]
+        assert len({float(loss[0]) for loss in losses}) == 5
+
+    def test_what_cannot_be_captured_runs_eagerly(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Branching(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = torch.nn.Linear(192, 3)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                y = self.layer(x.flatten(1))
+                return y if float(y.detach().sum()) > 0 else y * 1.0
+
+        caplog.set_level("INFO", "forde")
+        _, history = self.fit(Branching, "graphed")
+        assert "cannot be captured" in caplog.text
+        assert history["loss"][-1] < history["loss"][0]
+        self.fit(self.convolution, "graphed")  # and the GPU is none the worse
+
+    def test_loss_that_is_not_finite_stops(self) -> None:
+        with pytest.raises(forde.FordeError, match="the loss of member"):
+            self.fit(self.convolution, "graphed", lr=1e12, epochs=50)

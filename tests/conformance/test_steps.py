@@ -202,7 +202,7 @@ def check_three_steps(file: dict[str, Tensor], engine: Engine, layout: dict[str,
         check_close(report.losses.sum() / M, file[f"logged_ce_per_member__{run}"][step], what=f"logged ce {step}")
         logged = file[f"logged_repulsion_per_member__{run}"][step]
         check_close(report.repulsion.sum() / M, logged, what=f"logged repulsion {step}")
-        median_mean = torch.tensor((report.bandwidth - FLOOR) * math.log(M), dtype=torch.float64)
+        median_mean = (report.bandwidth.double() - FLOOR) * math.log(M)
         check_close(median_mean.to(x.dtype), file[f"logged_median_mean__{run}"][step], what=f"logged median {step}")
         if step in (0, 2):
             for key, parameter in layout.items():

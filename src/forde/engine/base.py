@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from forde.engine.capture import still_statistics
+from forde.engine.convolution import TwiceDifferentiable
 from forde.engine.exchange import exchange
 from forde.engine.guards import (
     differentiable,
@@ -62,8 +63,8 @@ class StepReport:
     """`[M]` mean loss of the batch, without priors, before the update."""
     repulsion: Tensor
     """`[M]` R_i, scaled and weighted as it enters the objective; 0 where members did not interact."""
-    bandwidth: float
-    """Mean bandwidth of the kernel; NaN where there is none."""
+    bandwidth: Tensor | None
+    """`[]` mean bandwidth of the kernel; None where there is none."""
     z: Tensor | None
     """`[M, S, D]` representations that were compared."""
 
@@ -81,6 +82,10 @@ class _Graph:
 class Engine(ABC):
     """Phases 1 and 3 over units; subclasses say what a unit is."""
 
+    checks: bool = True
+    """Whether losses and outputs are looked at in every step, for which the host waits for the device."""
+    cheap_convolutions: bool = False
+    """Whether convolutions that will be differentiated twice use `engine/convolution.py` instead of torch's own."""
     groups: list[dict[str, Tensor]]
     """For each unit its trainable parameters by name, `[...]` or `[M, ...]`: leaves that collect gradients."""
 
@@ -91,6 +96,7 @@ class Engine(ABC):
         self.head: tuple[str, ...] = share_heads(ensemble) if method.shared_head else ()
         self._graphs: list[_Graph] = []
         self._graph_checked = False
+        self._convolutions = TwiceDifferentiable()
 
     @abstractmethod
     def _run(self, unit: int, x: Tensor, y: Tensor) -> View:
@@ -129,14 +135,23 @@ class Engine(ABC):
             epoch: argument of `repulsion_weight`.
             data_size: N; the batch size if left out.
         """
-        repel = self.ensemble.n_members > 1 and self.method.repels(step=step, epoch=epoch)
-        found = self.forward(x, y, repel=repel)
-        refuse_non_finite(found.losses, step)
-        if found.z is None:
-            self.pull_back(None)
-            return StepReport(found.losses, torch.zeros_like(found.losses), float("nan"), None)
+        return self.gradients(x, y, self.factor(y, step=step, epoch=epoch, data_size=data_size), step=step)
+
+    def factor(self, y: Batch, *, step: int, epoch: int, data_size: int | None) -> float | None:
+        """Scale and weight of the repulsion in this step; None where members do not interact."""
+        if self.ensemble.n_members < 2 or not self.method.repels(step=step, epoch=epoch):
+            return None
         batch_size = len(y if isinstance(y, Tensor) else y[0])
-        factor = self.method.scale(batch_size, data_size or batch_size) * self.method.weight(epoch)
+        return self.method.scale(batch_size, data_size or batch_size) * self.method.weight(epoch)
+
+    def gradients(self, x: Batch, y: Batch, factor: float | Tensor | None, *, step: int) -> StepReport:
+        """The three phases; `factor` multiplies the repulsion, None leaves it out."""
+        found = self.forward(x, y, repel=factor is not None)
+        if self.checks:
+            refuse_non_finite(found.losses, step)
+        if found.z is None or factor is None:
+            self.pull_back(None)
+            return StepReport(found.losses, torch.zeros_like(found.losses), None, None)
         forces = exchange(self.method, found.z, found.loss_gradients, factor)
         self.pull_back(forces)
         return StepReport(found.losses, forces.energy, forces.bandwidth, found.z)
@@ -205,9 +220,13 @@ class Engine(ABC):
                 stack.enter_context(torch.autocast(x.device.type, torch.bfloat16))
             if differentiate:
                 inputs = differentiable(inputs)
+                self._convolutions = TwiceDifferentiable()
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # fused attention has no second derivative
+                if self.cheap_convolutions:
+                    stack.enter_context(self._convolutions)
             view = self._run(unit, inputs, y)
-        self.ensemble.likelihood.check_output(view.output[0] if view.stacked else view.output, y)
+        if self.checks:
+            self.ensemble.likelihood.check_output(view.output[0] if view.stacked else view.output, y)
         return view
 
     def _represent(self, unit: int, view: View, loss: Tensor, objective: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -220,7 +239,7 @@ class Engine(ABC):
             with still_statistics(self._modules(unit)):
                 view = self._view(unit, x, view.y[:n], repel=True)
             loss = view.loss()
-        with explaining_second_derivatives():
+        with explaining_second_derivatives(), self._convolutions.input_gradients_only():
             z = space.represent(view)
         if space.needs_input_gradient and not self._graph_checked:
             refuse_once_differentiable(z)

@@ -9,6 +9,7 @@ from torch import nn
 
 from forde.engine.base import Engine, Precision
 from forde.engine.eager import EagerEngine
+from forde.engine.graphed import GraphedEngine
 from forde.engine.vectorized import VectorizedEngine, alike
 from forde.ensemble import Ensemble
 from forde.errors import unknown_name
@@ -17,7 +18,7 @@ from forde.models import MLP
 
 log = logging.getLogger(__name__)
 
-EngineName = Literal["auto", "eager", "vectorized"]
+EngineName = Literal["auto", "eager", "vectorized", "graphed"]
 
 VECTORISED_MODULES = (
     nn.Sequential, nn.ModuleList, nn.Flatten, nn.Identity, nn.Linear, nn.BatchNorm1d, nn.LayerNorm, nn.ReLU, nn.Tanh,
@@ -30,8 +31,10 @@ VECTORISED_PARAMETERS = 2_000_000
 
 def make_engine(name: EngineName, ensemble: Ensemble, method: Method, precision: Precision) -> Engine:
     """The engine asked for; `"auto"` stacks small multilayer perceptrons and loops over anything else."""
-    if name not in ("auto", "eager", "vectorized"):
-        raise unknown_name("engine", name, ("auto", "eager", "vectorized"))
+    if name not in (names := ("auto", "eager", "vectorized", "graphed")):
+        raise unknown_name("engine", name, names)
+    if name == "graphed":
+        return GraphedEngine(ensemble, method, precision)
     if name == "vectorized" or (name == "auto" and precision == "float32" and worth_stacking(ensemble)):
         log.info("engine: vectorized (%d members stacked)", ensemble.n_members)
         return VectorizedEngine(ensemble, method, precision)

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from forde.methods.base import Method
 from forde.rules import Forces
+from forde.rules.base import identity_like
 
 
-def exchange(method: Method, z: Tensor, loss_gradients: Tensor | None, factor: float) -> Forces:
+def exchange(method: Method, z: Tensor, loss_gradients: Tensor | None, factor: float | Tensor) -> Forces:
     """Forces on representations `[M, S, D]`, multiplied by `factor` (the repulsion's scale and weight).
 
     >>> from forde import method
@@ -26,6 +27,6 @@ def exchange(method: Method, z: Tensor, loss_gradients: Tensor | None, factor: f
     if forces.mixing is not None and method.space.mixes == "representation":
         # backward(loss_i) will bring member i's own δ_i; this turns it into Σ_j W_ij δ_j.
         assert loss_gradients is not None
-        others = forces.mixing - torch.eye(len(z)).to(z)
+        others = forces.mixing - identity_like(forces.mixing)
         cotangent = cotangent + torch.einsum("ij,jsd->isd", others, loss_gradients)
     return replace(forces, cotangent=cotangent, energy=factor * forces.energy)

@@ -21,8 +21,8 @@ class Forces:
     """`[M]` the value that the repulsion lowers where there is one, for logging."""
     mixing: Tensor | None = None
     """`[M, M]` weights with which members share their loss gradients (SVGD); None: each follows its own."""
-    bandwidth: float = float("nan")
-    """Mean bandwidth of the kernel, for logging."""
+    bandwidth: Tensor | None = None
+    """Mean bandwidth of the kernel `[]`, for logging; None for kernels that have none."""
 
 
 class Rule(ABC):
@@ -50,6 +50,11 @@ def gradient_sums(live: Tensor, K: Tensor) -> Tensor:
     return torch.autograd.grad(K.sum(), live)[0]
 
 
-def mean_bandwidth(similarity: Similarity) -> float:
-    """Mean of the kernel's bandwidth; NaN for kernels that have none."""
-    return float("nan") if similarity.bandwidth is None else float(similarity.bandwidth.mean())
+def mean_bandwidth(similarity: Similarity) -> Tensor | None:
+    """Mean of the kernel's bandwidth `[]`, left on the device; None for kernels that have none."""
+    return None if similarity.bandwidth is None else similarity.bandwidth.mean()
+
+
+def identity_like(K: Tensor) -> Tensor:
+    """I with the size, device and type of K `[M, M]`."""
+    return torch.eye(len(K), device=K.device, dtype=K.dtype)

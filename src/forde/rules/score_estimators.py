@@ -17,7 +17,7 @@ from torch import Tensor
 
 from forde.errors import FordeError
 from forde.kernels.base import Kernel
-from forde.rules.base import Forces, Rule, compare, gradient_sums, mean_bandwidth
+from forde.rules.base import Forces, Rule, compare, gradient_sums, identity_like, mean_bandwidth
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SGE(Rule):
     def __call__(self, kernel: Kernel, z: Tensor) -> Forces:
         live, similarity, K = compare(kernel, z)
         G, K = gradient_sums(live, K), K.detach()
-        score = torch.linalg.solve(K + self.ridge * torch.eye(len(K)).to(K), G.flatten(1)).view_as(G)
+        score = torch.linalg.solve(K + self.ridge * identity_like(K), G.flatten(1)).view_as(G)
         return Forces(score, K.sum(1).log(), bandwidth=mean_bandwidth(similarity))
 
 
@@ -69,7 +69,7 @@ class SSGE(Rule):
     def __call__(self, kernel: Kernel, z: Tensor) -> Forces:
         live, similarity, K = compare(kernel, z)
         G, K = gradient_sums(live, K), K.detach()
-        eigenvalues, vectors = torch.linalg.eigh(K + self.ridge * torch.eye(len(K)).to(K))  # ascending
+        eigenvalues, vectors = torch.linalg.eigh(K + self.ridge * identity_like(K))  # ascending
         if self.n_eigenvalues is not None:
             eigenvalues, vectors = eigenvalues[-self.n_eigenvalues :], vectors[:, -self.n_eigenvalues :]
         score = (K @ vectors / eigenvalues.square()) @ (vectors.T @ G.flatten(1))

@@ -6,7 +6,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from forde.data.description import Images, Table
 from forde.engine import Engine, StepReport, make_engine
 from forde.engine.base import Precision
+from forde.engine.choose import EngineName
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods import Method
@@ -50,7 +51,7 @@ def fit(
     seed: int = 0,
     device: str | torch.device | None = None,
     precision: Precision = "float32",
-    engine: Literal["auto", "eager", "vectorized"] = "auto",
+    engine: EngineName = "auto",
     drop_last: bool = True,
     augmentation: Augmentation | None = None,
     independent_data: bool = False,
@@ -73,7 +74,8 @@ def fit(
             linear to 1 % at 90 %) for the default optimiser and none for another.
         seed: fixes the order of the data and any dropout; the members' initialisation has the ensemble's own seed.
         precision: `"float32"` (whatever the members' dtype is), or `"bf16"` autocast.
-        engine: how steps are run; `"auto"` vectorises small networks and loops over others. All give the same numbers.
+        engine: how steps are run; `"auto"` vectorises small networks and loops over others, `"graphed"` replays the
+            loop from a CUDA graph (for networks that do the same in every forward pass). All give the same numbers.
         drop_last: leave out the last, smaller batch of an epoch (other samples each time).
         augmentation: random crops and flips of `forde.data.Images`, made on the device.
         independent_data: an order of its own for each member, as classical deep ensembles; only without repulsion.
@@ -253,19 +255,19 @@ class _Tally:
     def __init__(self) -> None:
         self.losses: list[Tensor] = []
         self.repulsion: list[Tensor] = []
-        self.bandwidth: list[float] = []
+        self.bandwidth: list[Tensor] = []
 
     def add(self, report: StepReport) -> None:
         self.losses.append(report.losses.mean())
         self.repulsion.append(report.repulsion.mean())
-        if report.bandwidth == report.bandwidth:
+        if report.bandwidth is not None:
             self.bandwidth.append(report.bandwidth)
 
     def means(self) -> Record:
         return {
             "loss": float(torch.stack(self.losses).mean()),
             "repulsion": float(torch.stack(self.repulsion).mean()),
-            "bandwidth": sum(self.bandwidth) / len(self.bandwidth) if self.bandwidth else float("nan"),
+            "bandwidth": float(torch.stack(self.bandwidth).mean()) if self.bandwidth else float("nan"),
         }
 
 

@@ -1,0 +1,192 @@
+"""A cheap second derivative for convolution.
+
+Convolution y = x∗w, its input gradient dgrad(g, w) and its weight gradient wgrad(g, x) are each linear in both
+arguments, and the adjoint of each is made of the other two:
+
+    x∗w          ∂x: dgrad(g, w)      ∂w: wgrad(g, x)
+    dgrad(g, w)  ∂g: v∗w              ∂w: wgrad(g, v)
+    wgrad(g, x)  ∂g: x∗u              ∂x: dgrad(g, u)
+
+so derivatives of every order are ordinary convolution calls. torch's own double backward computes the term for w as a
+convolution whose kernel is as large as the image, which is many times slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+class Geometry(NamedTuple):
+    """How a convolution slides, in the order that `aten::convolution` takes it."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+
+class _Convolve(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry, mode: TwiceDifferentiable | None
+    ) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.geometry, ctx.mode = geometry, mode
+        return torch.ops.aten.convolution(x, w, bias, *geometry)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (g,), (x, w) = gradients, ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        if ctx.mode is not None and ctx.mode.weights_unwanted:
+            wanted = (wanted[0], False, False)
+        return (
+            _InputGradient.apply(g, w, x.shape, ctx.geometry) if wanted[0] else None,
+            _WeightGradient.apply(g, x, w.shape, ctx.geometry) if wanted[1] else None,
+            g.transpose(0, 1).flatten(1).sum(1) if wanted[2] else None,
+            None,
+            None,
+        )
+
+
+class _InputGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, w: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(g, w)
+        ctx.geometry = geometry
+        x = g.new_empty(1).expand(shape)  # only its shape is read
+        return torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (True, False, False))[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        (v,), (g, w) = gradients, ctx.saved_tensors
+        return (
+            _Convolve.apply(v, w, None, ctx.geometry, None) if ctx.needs_input_grad[0] else None,
+            _WeightGradient.apply(g, v, w.shape, ctx.geometry) if ctx.needs_input_grad[1] else None,
+            None,
+            None,
+        )
+
+
+class _WeightGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(g, x)
+        ctx.geometry = geometry
+        w = g.new_empty(1).expand(shape)  # only its shape is read
+        return torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (False, True, False))[1]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        (u,), (g, x) = gradients, ctx.saved_tensors
+        return (
+            _Convolve.apply(x, u, None, ctx.geometry, None) if ctx.needs_input_grad[0] else None,
+            _InputGradient.apply(g, u, x.shape, ctx.geometry) if ctx.needs_input_grad[1] else None,
+            None,
+            None,
+        )
+
+
+PLAIN = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
+TRANSPOSED = {torch.conv_transpose1d: 1, torch.conv_transpose2d: 2, torch.conv_transpose3d: 3}
+
+
+class TwiceDifferentiable(TorchFunctionMode):
+    """Inside, every convolution of any network has the cheap second derivative; its value is the same to the last bit.
+
+    >>> x, w = torch.randn(2, 3, 8, 8, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
+    >>> with TwiceDifferentiable():
+    ...     y = torch.nn.functional.conv2d(x, w, padding=1)
+    >>> bool((y == torch.nn.functional.conv2d(x, w, padding=1)).all())
+    True
+    """
+
+    weights_unwanted = False
+
+    @contextmanager
+    def input_gradients_only(self) -> Iterator[None]:
+        """Backward passes inside, through convolutions made under this mode, leave out the weights' gradients.
+
+        torch's own nodes see that `autograd.grad(y, x)` wants nothing else; functions written in Python do not.
+        """
+        self.weights_unwanted = True
+        try:
+            yield
+        finally:
+            self.weights_unwanted = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in PLAIN:
+            return _plain(self, func, PLAIN[func], *args, **kwargs)
+        if func in TRANSPOSED:
+            return _transposed(self, func, TRANSPOSED[func], *args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _plain(  # noqa: PLR0917  (torch's own order of arguments)
+    mode: TwiceDifferentiable,
+    func: Callable[..., Tensor],
+    dims: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    if padding == "valid":
+        padding = 0
+    if isinstance(padding, str) or input.dim() != dims + 2:
+        # "same" may pad unevenly, and single samples have no batch axis: left to torch.
+        return func(input, weight, bias, stride, padding, dilation, groups)
+    zeros = (0,) * dims
+    geometry = Geometry(_each(stride, dims), _each(padding, dims), _each(dilation, dims), False, zeros, groups)
+    return _convolve(mode, input, weight, bias, geometry)
+
+
+def _transposed(  # noqa: PLR0917  (torch's own order of arguments)
+    mode: TwiceDifferentiable,
+    func: Callable[..., Tensor],
+    dims: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    if input.dim() != dims + 2:
+        return func(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    geometry = Geometry(
+        _each(stride, dims), _each(padding, dims), _each(dilation, dims), True, _each(output_padding, dims), groups
+    )
+    return _convolve(mode, input, weight, bias, geometry)
+
+
+def _each(value: Any, dims: int) -> tuple[int, ...]:
+    """One number for all dimensions, or one for each."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * dims if len(values) == 1 else values
+
+
+def _convolve(mode: TwiceDifferentiable, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):  # autocast does not look inside our functions
+        dtype = torch.get_autocast_dtype(kind)
+        x, w, bias = x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
+    y: Tensor = _Convolve.apply(x, w, bias, geometry, mode)
+    return y

@@ -1,0 +1,122 @@
+"""The cheap second derivative of convolution against torch's own, and against finite differences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import forde
+from forde.engine import EagerEngine
+from forde.engine.convolution import TwiceDifferentiable, _InputGradient, _WeightGradient
+
+PLAIN = [F.conv1d, F.conv2d, F.conv3d]
+TRANSPOSED = [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d]
+GEOMETRIES = [
+    {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    for stride, padding, dilation, groups in itertools.product((1, 2), (0, 1), (1, 2), (1, 2))
+]
+
+
+def tensors(function: Callable[..., Tensor], groups: int, bias: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
+    dims = (PLAIN + TRANSPOSED).index(function) % 3 + 1
+    generator = torch.Generator().manual_seed(0)
+    size = 6 if dims < 3 else 5
+    x = torch.randn(2, 4, *[size] * dims, generator=generator, dtype=torch.float64)
+    shape = (4, 4 // groups)  # (outputs, inputs per group), and the other way round where transposed
+    w = torch.randn(*shape, *[2] * dims, generator=generator, dtype=torch.float64)
+    outputs = shape[1] * groups if function in TRANSPOSED else shape[0]
+    b = torch.randn(outputs, generator=generator, dtype=torch.float64) if bias else None
+    return x, w, b
+
+
+def derivatives(function: Callable[..., Tensor], options: dict[str, int]) -> list[Tensor]:
+    """Value, gradients, and gradients of a function of the input gradient."""
+    x, w, b = (None if t is None else t.requires_grad_() for t in tensors(function, options["groups"]))
+    y = function(x, w, b, **options).tanh()
+    (gx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    first = torch.autograd.grad(y.square().sum(), (x, w, b), retain_graph=True)
+    second = torch.autograd.grad(gx.sin().sum(), (x, w, b))
+    return [y.detach(), gx.detach(), *first, *second]
+
+
+@pytest.mark.parametrize("options", GEOMETRIES, ids=str)
+@pytest.mark.parametrize("function", PLAIN + TRANSPOSED, ids=lambda f: f.__name__)
+def test_all_derivatives_equal_torch(function: Callable[..., Tensor], options: dict[str, int]) -> None:
+    expected = derivatives(function, options)
+    with TwiceDifferentiable():
+        found = derivatives(function, options)
+    assert torch.equal(found[0], expected[0])
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("function", [F.conv2d, F.conv_transpose1d], ids=lambda f: f.__name__)
+def test_finite_differences(function: Callable[..., Tensor]) -> None:
+    x, w, b = tensors(function, 2)
+    x, w = x[:1, :, :4].requires_grad_(), w.requires_grad_()
+
+    def call(x: Tensor, w: Tensor) -> Tensor:
+        with TwiceDifferentiable():
+            return function(x, w, b, stride=2, padding=1, groups=2)
+
+    assert torch.autograd.gradcheck(call, (x, w))
+    assert torch.autograd.gradgradcheck(call, (x, w))
+
+
+def test_other_calls_go_through() -> None:
+    """String padding and single samples are left to torch."""
+    x, w, _ = tensors(F.conv2d, 1)
+    with TwiceDifferentiable():
+        assert torch.equal(F.conv2d(x, w, padding="valid"), torch.conv2d(x, w))
+        odd = torch.randn(4, 4, 3, 3, dtype=torch.float64)
+        assert F.conv2d(x, odd, padding="same").shape == x.shape
+        assert F.conv2d(x[0], w).dim() == 3
+        assert torch.equal(F.relu(x), x.clamp_min(0))
+
+
+def test_input_gradients_do_not_compute_weight_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name, function in (("input", _InputGradient), ("weight", _WeightGradient)):
+        original = function.apply
+        monkeypatch.setattr(function, "apply", lambda *a, n=name, f=original: calls.append(n) or f(*a))
+    x, w, _ = tensors(F.conv2d, 1)
+    with TwiceDifferentiable() as mode:
+        y = F.conv2d(x.requires_grad_(), w.requires_grad_())
+    with mode.input_gradients_only():
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    assert calls == ["input"]
+    gradient.sum().backward()
+    assert w.grad is not None
+
+
+@pytest.mark.parametrize("method", ["forde-identity", "forde-pca", "lit"])
+@pytest.mark.parametrize("make", [forde.models.resnet18, forde.models.preact_resnet18, forde.models.wrn16_4])
+def test_residual_networks_get_the_same_gradients(make, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = torch.randn(3, 3, 8, 8, dtype=torch.float64), torch.tensor([0, 1, 2])
+    found = []
+    for own in (True, False):
+        monkeypatch.setattr(EagerEngine, "cheap_convolutions", own)
+        ensemble = forde.Ensemble(lambda: make(3), 2).double().train()
+        data = forde.priors.TrainingData(lambda: iter([x]), 3)
+        engine = EagerEngine(ensemble, forde.method(method).prepare(ensemble.members[0], data))
+        engine.step(x, y)
+        buffers = [b.double() for b in ensemble.buffers()]
+        found.append([*(p.grad for p in engine.parameters()), *buffers])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-10)
+
+
+def test_autocast() -> None:
+    layer = nn.Conv2d(3, 4, 3)
+    x = torch.randn(2, 3, 8, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16), TwiceDifferentiable():
+        y = layer(x)
+    assert y.dtype == torch.bfloat16
+    (gradient,) = torch.autograd.grad(y.float().square().sum(), x, create_graph=True)
+    gradient.square().sum().backward()
+    assert layer.weight.grad.dtype == torch.float32 and bool(layer.weight.grad.isfinite().all())
