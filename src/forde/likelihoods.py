@@ -119,8 +119,9 @@ class _Regression(Likelihood):
     def _targets_like(self, mean: Tensor, y: Tensor) -> Tensor:
         return y.reshape(mean.shape[-2:]).to(mean.dtype)
 
+    @abstractmethod
     def mean_and_variance(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
+        """What the output says of each target: `[..., B, K·outputs_per_target]` → two of `[..., B, K]`."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         mean, variance = self.mean_and_variance(output)

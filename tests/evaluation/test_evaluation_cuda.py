@@ -62,6 +62,8 @@ def test_a_batch_never_waits_for_the_device(ensemble: forde.Ensemble, data: Any)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch calls the mode a prototype, once
                 torch.cuda.set_sync_debug_mode("error")
-            batch()
+            codes, terms, problem = batch()
         finally:
             torch.cuda.set_sync_debug_mode("default")
+    assert codes.shape[1] == len(terms) == N
+    assert not bool(problem)

@@ -8,6 +8,7 @@ processes gives the value of the function of the same name. Needs `pip install t
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -41,8 +42,9 @@ class _EnsembleMetric(Metric):
         self.total = self.total + self._batch(member_log_probs(member_outputs, self.outputs).double(), target)
         self.count = self.count + len(target)
 
+    @abstractmethod
     def _batch(self, log_probs: Tensor, target: Tensor) -> Tensor:
-        raise NotImplementedError
+        """What a batch adds to the total: `[M, B, C]`, `[B]` → the shape of the state."""
 
     def compute(self) -> Any:
         """The metric of everything seen since the last reset."""
