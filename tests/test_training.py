@@ -36,11 +36,23 @@ class TestData:
     def test_tensors_arrays_and_lists_are_the_same(self) -> None:
         x, y = data()
         found = []
-        for form in ((x, y), (x.numpy(), y.numpy()), [x.double(), y.int()], (x.tolist(), y.tolist())):
+        frozen = x.numpy().copy()
+        frozen.setflags(write=False)
+        for form in ((x, y), (x.numpy(), y.numpy()), (frozen, y), [x.double(), y.int()], (x.tolist(), y.tolist())):
             trained = ensemble()
             forde.fit(trained, "forde-pca", form, **OPTIONS)
             found.append(weights(trained))
         assert all(torch.equal(found[0], other) for other in found[1:])
+
+    def test_predict_takes_what_fit_takes(self) -> None:
+        import pandas as pd
+
+        x, y = data()
+        trained = ensemble()
+        expected = trained.predict(x).probs
+        loader = DataLoader(TensorDataset(x, y), batch_size=16)
+        for form in (x.numpy(), x.tolist(), pd.DataFrame(x.numpy()), x.double(), loader, list(x.split(10))):
+            torch.testing.assert_close(trained.predict(form).probs, expected)
 
     def test_integer_features_are_numbers_too(self) -> None:
         x, y = data()

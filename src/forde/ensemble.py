@@ -75,8 +75,8 @@ class Ensemble(nn.Module):
         """Predict in evaluation mode, batch by batch.
 
         Args:
-            x: tensor or array `[N, ...]`, `forde.data.Images`, or an iterable of batches (a DataLoader; of `(x, y)`
-                pairs the x is used).
+            x: tensor, array, data frame or nested list `[N, ...]`, `forde.data.Images`, or an iterable of batches (a
+                DataLoader; of `(x, y)` pairs the x is used).
 
         Returns:
             For classification `probs [N, C]`, `member_probs [M, N, C]`, and `total`, `aleatoric`, `epistemic [N]`;
@@ -100,8 +100,10 @@ class Ensemble(nn.Module):
                 part = torch.from_numpy(np.ascontiguousarray(x.images[start : start + batch_size]))
                 yield to_inputs(part.to(self.device, non_blocking=True))
             return
-        if isinstance(x, (Tensor, np.ndarray)):
-            x = torch.as_tensor(x).split(batch_size) if len(x) else ()
+        if not isinstance(x, Tensor) and (hasattr(x, "__array__") or _is_nested_numbers(x)):
+            x = torch.from_numpy(np.require(x, requirements="W"))  # torch warns of arrays that it may not write to
+        if isinstance(x, Tensor):
+            x = x.split(batch_size) if len(x) else ()
         for batch in x:
             yield self.as_input(torch.as_tensor(batch[0] if isinstance(batch, (tuple, list)) else batch))
 
@@ -138,6 +140,11 @@ class Ensemble(nn.Module):
         )
         saving.load_weights(folder, ensemble)
         return ensemble.to(device).eval()
+
+
+def _is_nested_numbers(x: Any) -> bool:
+    """Whether a list holds rows of numbers, and not batches."""
+    return isinstance(x, list) and bool(x) and isinstance(x[0], (list, int, float))
 
 
 def _factories(make_network: Factory | Sequence[Factory], n_members: int | None) -> list[Factory]:

@@ -126,7 +126,7 @@ def as_tensor(values: Any, what: str) -> Tensor:
         raise FordeError(
             f"the {what} have type {array.dtype}, but numbers were expected; encode categories and strings first."
         )
-    return torch.as_tensor(array)
+    return torch.from_numpy(np.require(array, requirements="W"))  # torch warns of arrays that it may not write to
 
 
 def check_data(x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
