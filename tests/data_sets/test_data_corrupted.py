@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import forde.data
-from forde.corruptions import corrupt, frost_name
+from forde.corruptions import VERSION, corrupt, frost_name
 from forde.data import corrupted
-from forde.data.corrupted_sets import VERSION
 from forde.errors import FordeError
 
 

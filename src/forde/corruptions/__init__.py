@@ -12,11 +12,15 @@ from .constants import CONSTANTS, NAMES, PRESETS, SEVERITIES, preset_for
 from .sets import corrupt_all
 from .textures import frost_folder, frost_name
 
+VERSION = 1
+"""Part of the names of generated files: raise it when a corruption gives other images than before."""
+
 __all__ = [
     "CONSTANTS",
     "NAMES",
     "PRESETS",
     "SEVERITIES",
+    "VERSION",
     "apply",
     "corrupt",
     "corrupt_all",

@@ -11,16 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from forde.corruptions import NAMES, SEVERITIES, corrupt, frost_name
+from forde.corruptions import NAMES, SEVERITIES, VERSION, corrupt, frost_name
 from forde.errors import FordeError, unknown_name
 
 from .corrupted_files import open_array, read_published
 from .description import Images
 from .loading import load_images
 from .locating import Folder, cache_folder, data_folder
-
-VERSION = 1
-"""Part of the names of generated files: raise it when forde.corruptions gives other images than before."""
 
 
 def corrupted(name: str, corruption: str, severity: int, *, data_dir: Folder | None = None, seed: int = 0) -> Images:
