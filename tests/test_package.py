@@ -45,6 +45,13 @@ def test_public_names_exist() -> None:
         _ = forde.nonsense
 
 
+def test_estimators_say_what_they_need(tmp_path: Path) -> None:
+    (tmp_path / "sklearn.py").write_text("raise ModuleNotFoundError(\"No module named 'sklearn'\", name='sklearn')")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import forde; forde.FordeClassifier"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError: forde.FordeClassifier needs scikit-learn; run: pip install 'forde[sklearn]'" in result.stderr
+
+
 def modules() -> list[str]:
     return [name for _, name, _ in pkgutil.walk_packages([str(SOURCE)], "forde.") if not name.endswith("__main__")]
 

@@ -51,7 +51,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """The estimators need scikit-learn, so they are imported when first asked for."""
     if name in ("FordeClassifier", "FordeRegressor"):
-        from forde import estimators
-
+        try:
+            from forde import estimators
+        except ModuleNotFoundError as error:
+            if error.name != "sklearn":
+                raise
+            raise ImportError(f"forde.{name} needs scikit-learn; run: pip install 'forde[sklearn]'") from None
         return getattr(estimators, name)
     raise AttributeError(f"module 'forde' has no attribute '{name}'")
