@@ -42,7 +42,7 @@ class _SquaredDistances(torch.autograd.Function):
         result = torch.zeros_like(live)
         for rows, columns in _blocks(live, frozen):
             difference = _differences(live, frozen, rows, columns)
-            result[rows, :, columns] = torch.einsum("ijb,ijbd->ibd", weight[rows], difference)
+            result[rows, :, columns] = difference.mul_(weight[rows].unsqueeze(-1)).sum(1)
         return result, None
 
 
