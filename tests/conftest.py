@@ -19,3 +19,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "cuda" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture
+def logits(request: pytest.FixtureRequest) -> torch.Tensor:
+    """Random member logits `[M, N, C]`, sizes as the test module says."""
+    sizes = request.module.M, request.module.N, request.module.C
+    return 2 * torch.randn(*sizes, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def y(request: pytest.FixtureRequest) -> torch.Tensor:
+    """Random labels `[N]`."""
+    return torch.randint(request.module.C, (request.module.N,), generator=torch.Generator().manual_seed(1))

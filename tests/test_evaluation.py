@@ -15,16 +15,6 @@ from forde.prediction import ClassificationPrediction, RegressionPrediction, ent
 M, N, C = 4, 60, 5
 
 
-@pytest.fixture
-def logits() -> Tensor:
-    return 2 * torch.randn(M, N, C, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture
-def y() -> Tensor:
-    return torch.randint(C, (N,), generator=torch.Generator().manual_seed(1))
-
-
 def test_mixture_nll_is_at_most_the_members_mean(logits: Tensor, y: Tensor) -> None:
     members = [nll(logits[i : i + 1], y) for i in range(M)]
     assert nll(logits, y) < sum(members) / M
@@ -122,7 +112,7 @@ def test_against_scikit_learn(logits: Tensor, y: Tensor) -> None:
 
 def test_reliability_counts_everything(logits: Tensor, y: Tensor) -> None:
     table = reliability(mixture(logits.softmax(-1)), y, n_bins=10)
-    assert float(table.count.sum()) == N
+    assert float(table.counts.sum()) == N
     assert bool(((table.confidence >= 0) & (table.confidence <= 1)).all())
 
 

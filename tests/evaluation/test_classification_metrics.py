@@ -28,16 +28,6 @@ from forde.evaluation.statistics import sample_terms
 M, N, C = 4, 600, 5
 
 
-@pytest.fixture
-def logits() -> Tensor:
-    return 2 * torch.randn(M, N, C, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture
-def y() -> Tensor:
-    return torch.randint(C, (N,), generator=torch.Generator().manual_seed(1))
-
-
 def test_streamed_scores_equal_the_functions(logits: Tensor, y: Tensor) -> None:
     probs = mixture(logits.softmax(-1))
     expected = {

@@ -23,16 +23,6 @@ from forde.evaluation import torchmetrics_ as classes  # noqa: E402
 M, N, C = 3, 500, 6
 
 
-@pytest.fixture
-def logits() -> Tensor:
-    return 2 * torch.randn(M, N, C, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture
-def y() -> Tensor:
-    return torch.randint(C, (N,), generator=torch.Generator().manual_seed(1))
-
-
 CASES: dict[str, tuple[Callable[..., torchmetrics.Metric], Callable[[Tensor, Tensor], float]]] = {
     "accuracy": (classes.EnsembleAccuracy, lambda f, y: accuracy(mixture(f.softmax(-1)), y)),
     "top3": (lambda **o: classes.EnsembleAccuracy(k=3, **o), lambda f, y: accuracy(mixture(f.softmax(-1)), y, 3)),

@@ -247,10 +247,8 @@ class Engine(ABC):
         z = z.float() if z.itemsize < 4 else z
         if not (space.needs_loss_gradient or self._mixes_representations):
             return z, None
-        source = view.features if self.method.feature_space else view.output
-        assert source is not None
         of = objective if self._mixes_representations else loss
-        (gradient,) = torch.autograd.grad(of.sum(), source, retain_graph=True)
+        (gradient,) = torch.autograd.grad(of.sum(), space.source(view), retain_graph=True)
         return z, gradient.detach().reshape(z.shape).to(z.dtype)
 
     def _modules(self, unit: int) -> torch.nn.Module:

@@ -6,6 +6,7 @@ The ensemble's probability is the mean of its members', p̄ = (1/M) Σ_m p_m; ev
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,8 +70,8 @@ def ece(probs: Tensor, y: Tensor, n_bins: int = 15) -> float:
     0.3
     """
     table = reliability(probs, y, n_bins)
-    gap = (table.accuracy - table.confidence).abs() * table.count
-    return float(gap.sum() / table.count.sum())
+    gap = (table.accuracy - table.confidence).abs() * table.counts
+    return float(gap.sum() / table.counts.sum())
 
 
 def bin_index(values: Tensor, n_bins: int) -> Tensor:
@@ -85,17 +86,18 @@ def bin_index(values: Tensor, n_bins: int) -> Tensor:
     return (values * n_bins).ceil().long().clamp(1, n_bins) - 1
 
 
-class Reliability:
-    """A reliability diagram's bins: `count`, mean `confidence` and `accuracy` in each, `[n_bins]`; 0 where empty."""
+class Reliability(NamedTuple):
+    """A reliability diagram's bins: `counts`, mean `confidence` and `accuracy` in each, `[n_bins]`; 0 where empty."""
 
-    def __init__(self, count: Tensor, confidence: Tensor, accuracy: Tensor) -> None:
-        self.count, self.confidence, self.accuracy = count, confidence, accuracy
+    counts: Tensor  # a tuple has a method called count
+    confidence: Tensor
+    accuracy: Tensor
 
 
 def reliability(probs: Tensor, y: Tensor, n_bins: int = 15) -> Reliability:
     """Bins (lo, hi] of the confidence max p̄: `[N, C]`, `[N]` → counts, confidences, accuracies `[n_bins]`.
 
-    >>> reliability(torch.tensor([[0.9, 0.1]]), torch.tensor([0]), n_bins=2).count
+    >>> reliability(torch.tensor([[0.9, 0.1]]), torch.tensor([0]), n_bins=2).counts
     tensor([0., 1.], dtype=torch.float64)
     """
     confidence, label = probs.double().max(-1)

@@ -14,7 +14,7 @@ from forde.kernels.metric import Identity
 from forde.kernels.rbf import RBF
 from forde.priors import Isotropic, Prior, TrainingData
 from forde.rules import WGD, Rule
-from forde.spaces import FeatureLayer, Features, InputGradients, Space
+from forde.spaces import FeatureLayer, InputGradients, Space
 from forde.spaces.features import last_linear
 
 
@@ -113,18 +113,12 @@ class Method:
         kernel = self.kernel.prepare(data.batches) if self.kernel is not None else None
         return replace(self, kernel=kernel, prior=tuple(prior.prepare(network, data) for prior in self.priors))
 
-    @property
-    def feature_space(self) -> bool:
-        """Whether members are compared by features (and not, say, by outputs with a prior on features)."""
-        return isinstance(self.space, Features)
-
     def feature_layer(self, network: nn.Module) -> FeatureLayer | None:
         """The activation that the space or a prior reads; None for none."""
-        if isinstance(self.space, Features):
-            return self.space.feature_layer(network)
-        if any(prior.needs_features for prior in self.priors):
-            return FeatureLayer(last_linear(network), "input")
-        return None
+        layer = None if self.space is None else self.space.feature_layer(network)
+        if layer is None and any(prior.needs_features for prior in self.priors):
+            layer = FeatureLayer(last_linear(network), "input")
+        return layer
 
     @property
     def metric_note(self) -> str | None:

@@ -23,7 +23,7 @@ def draw_reliability(predictions: Mapping[str, tuple[Tensor, Tensor]], path: Pat
     axes = figure.subplots(1, len(predictions), sharey=True, squeeze=False)[0]
     for axis, (title, (probs, labels)) in zip(axes, predictions.items(), strict=True):
         table = reliability(probs, labels, n_bins)
-        filled = table.count > 0
+        filled = table.counts > 0
         centres = (filled.nonzero().flatten() + 0.5) / n_bins
         axis.bar(
             centres, table.accuracy[filled], width=1 / n_bins, color="#4477aa", edgecolor="white", label="accuracy"

@@ -77,6 +77,10 @@ class Space(ABC):
     def represent(self, view: View) -> Tensor:
         """Representation with its graph: `[S, D]`, or `[M, S, D]` for a stacked view."""
 
+    def source(self, view: View) -> Tensor:
+        """The tensor on the way to the loss that the representation is a reshaped copy of."""
+        return view.output
+
     def project(self, z: Tensor, loss_gradients: Tensor | None) -> Projection | None:
         """Directions to compare along, from all members together; None compares `z [M, S, D]` as it is."""
         return None

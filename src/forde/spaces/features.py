@@ -47,9 +47,12 @@ class Features(Space):
     def needs_loss_gradient(self) -> bool:  # type: ignore[override]
         return self.projection is not None
 
-    def represent(self, view: View) -> Tensor:
+    def source(self, view: View) -> Tensor:
         assert view.features is not None
-        return view.features.flatten(view.lead).unsqueeze(view.lead)
+        return view.features
+
+    def represent(self, view: View) -> Tensor:
+        return self.source(view).flatten(view.lead).unsqueeze(view.lead)
 
     def project(self, z: Tensor, loss_gradients: Tensor | None) -> Projection | None:
         if self.projection is None or loss_gradients is None:
