@@ -166,11 +166,8 @@ def check_repulsion_gradients(
 ) -> None:
     """The repulsion alone, pulled back through the input gradients to the parameters."""
     found: dict[str, list[Tensor]] = {name: [] for name in layout.values()}
-    for unit, graph in enumerate(engine._graphs):
-        group = engine.groups[unit]
-        pulled = torch.autograd.grad(
-            graph.z, list(group.values()), engine._of_unit(forces.cotangent, unit), retain_graph=True, allow_unused=True
-        )
+    for unit, group in enumerate(engine.groups):
+        pulled = engine._pull_back_unit(unit, engine._of_unit(forces.cotangent, unit), apart=True)
         for (name, parameter), gradient in zip(group.items(), pulled, strict=True):
             found[name].append(torch.zeros_like(parameter) if gradient is None else gradient)
     largest = max(float(file[f"grad_rep__{run}__{key}"].abs().max()) for key in layout)

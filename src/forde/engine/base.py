@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim import Optimizer
 
 from forde.engine.capture import still_statistics
 from forde.engine.convolution import TwiceDifferentiable
@@ -41,6 +42,8 @@ from forde.spaces import View
 Batch = Tensor | list[Tensor]
 """One batch for all members, or one for each."""
 Precision = Literal["float32", "bf16"]
+Memory = Literal["speed", "balanced", "low"]
+"""Which forward passes are made again after the exchange, instead of being kept: none, half of them, all."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,27 @@ class StepReport:
 
 
 @dataclass(frozen=True)
-class _Graph:
-    """One unit's live tensors between forward and pull back."""
+class Differentiable:
+    """One unit's forward pass with its autograd graph alive."""
 
+    losses: Tensor
+    """`[]` or `[M]` mean loss of the batch."""
     objective: Tensor
-    """`[]` or `[M]`."""
-    z: Tensor
-    """`[S, D]` or `[M, S, D]`."""
+    """`[]` or `[M]` loss and those priors that are functions of outputs or features."""
+    z: Tensor | None
+    """`[S, D]` or `[M, S, D]` where members interact."""
+    loss_gradient: Tensor | None
+    """∂loss/∂z, detached, in the shape of z, where the space or rule asks for it."""
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where a forward pass began, so that it can be made again: batch, buffers and random numbers."""
+
+    x: Tensor
+    y: Tensor
+    buffers: list[Tensor]
+    random: list[Tensor]
 
 
 class Engine(ABC):
@@ -89,18 +106,21 @@ class Engine(ABC):
     groups: list[dict[str, Tensor]]
     """For each unit its trainable parameters by name, `[...]` or `[M, ...]`: leaves that collect gradients."""
 
-    def __init__(self, ensemble: Ensemble, method: Method, precision: Precision = "float32") -> None:
+    def __init__(
+        self, ensemble: Ensemble, method: Method, precision: Precision = "float32", memory: Memory = "speed"
+    ) -> None:
         self.ensemble = ensemble
         self.method = method
         self.precision = precision
+        self.memory = memory
         self.head: tuple[str, ...] = share_heads(ensemble) if method.shared_head else ()
-        self._graphs: list[_Graph] = []
+        self._kept: dict[int, Differentiable | _Start] = {}
         self._graph_checked = False
         self._convolutions = TwiceDifferentiable()
 
     @abstractmethod
-    def _run(self, unit: int, x: Tensor, y: Tensor) -> View:
-        """One forward pass of a unit, in the context that the caller has set up."""
+    def _run(self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None) -> View:
+        """One forward pass of a unit, with its own parameters and buffers or with those given."""
 
     @abstractmethod
     def _inputs(self, x: Tensor) -> Tensor:
@@ -118,12 +138,31 @@ class Engine(ABC):
     def _assign_gradients(self, gradients: dict[str, Tensor]) -> None:
         """Inverse of `_member_gradients`."""
 
+    @abstractmethod
+    def buffers(self, unit: int) -> dict[str, Tensor]:
+        """What a unit's forward pass may change beside parameters (running statistics), `[...]` or `[M, ...]`."""
+
     def close(self) -> None:
         """Give the members back as plain networks."""
 
     def parameters(self) -> list[Tensor]:
         """Leaf tensors for the optimiser."""
         return [parameter for group in self.groups for parameter in group.values()]
+
+    def update(
+        self,
+        x: Batch,
+        y: Batch,
+        optimizer: Optimizer,
+        *,
+        step: int = 0,
+        epoch: int = 0,
+        data_size: int | None = None,
+    ) -> StepReport:
+        """One whole step: gradients, then the optimiser."""
+        report = self.step(x, y, step=step, epoch=epoch, data_size=data_size)
+        optimizer.step()
+        return report
 
     def step(self, x: Batch, y: Batch, *, step: int = 0, epoch: int = 0, data_size: int | None = None) -> StepReport:
         """Gradients of one step, left in `.grad`; the optimiser's step is the caller's.
@@ -160,59 +199,127 @@ class Engine(ABC):
         """Phase 1; clears old gradients first."""
         for parameter in self.parameters():
             parameter.grad = None
-        self._graphs = []
+        self._kept = {}
         if repel and isinstance(x, list):
             raise FordeError(
                 "members that repel must see the same batch; use independent_data with 'deep-ensemble' only."
             )
-        losses, zs, gradients = [], [], []
+        found = []
         for unit in range(len(self.groups)):
             xu, yu = (x[unit], y[unit]) if isinstance(x, list) else (x, y)
             assert isinstance(xu, Tensor) and isinstance(yu, Tensor)
-            view = self._view(unit, xu, yu, repel=repel)
-            loss = view.loss()
-            energies = [energy for prior in self.method.priors if (energy := prior.energy(view)) is not None]
-            objective = sum(energies, loss)
-            losses.append(loss.detach().reshape(-1))
-            if not repel:
-                self._backward(unit, [objective], [torch.ones_like(objective)])
-                continue
-            z, gradient = self._represent(unit, view, loss, objective)
-            zs.append(z.detach() if view.stacked else z.detach().unsqueeze(0))
-            if gradient is not None:
-                gradients.append(gradient if view.stacked else gradient.unsqueeze(0))
-            self._graphs.append(_Graph(objective, z))
-        return Forward(torch.cat(losses), torch.cat(zs) if zs else None, torch.cat(gradients) if gradients else None)
+            found.append(self._forward_unit(unit, xu, yu, repel=repel))
+        gradients = [each.loss_gradients for each in found if each.loss_gradients is not None]
+        return Forward(
+            torch.cat([each.losses for each in found]),
+            torch.cat([each.z for each in found if each.z is not None]) if repel else None,
+            torch.cat(gradients) if gradients else None,
+        )
 
     def pull_back(self, forces: Forces | None) -> None:
         """Phase 3: leave the gradient of loss, repulsion and priors in `.grad` of the parameters."""
+        # SVGD in weight space shares the driving forces first; each member's own repulsion is added afterwards.
         mixing = None if forces is None or self._mixes_representations else forces.mixing
-        for unit, graph in enumerate(self._graphs):
-            assert forces is not None
-            roots, seeds = [graph.objective], [torch.ones_like(graph.objective)]
-            if mixing is None:
-                roots, seeds = [*roots, graph.z], [*seeds, self._of_unit(forces.cotangent, unit)]
-            self._backward(unit, roots, seeds, keep_graph=mixing is not None)
+        repulsion: list[Sequence[Tensor | None]] = []
+        if forces is not None:
+            for unit in range(len(self.groups)):
+                cotangent = self._of_unit(forces.cotangent, unit)
+                repulsion.append(self._pull_back_unit(unit, cotangent, apart=mixing is not None))
         if self.head:
             mean = {name: g.mean(0, keepdim=True).expand_as(g) for name, g in self._member_gradients().items()}
             self._assign_gradients({name: mean[name] for name in self.head if name in mean})
         for group in self.groups:
             for prior in self.method.priors:
                 prior.add_gradients(group)
-        if forces is not None and mixing is not None:
-            # SVGD in weight space: share the driving forces, then add each member's own repulsion.
+        if mixing is not None:
             mixed = {n: torch.einsum("ij,j...->i...", mixing.to(g), g) for n, g in self._member_gradients().items()}
             self._assign_gradients(mixed)
-            for unit, graph in enumerate(self._graphs):
-                self._backward(unit, [graph.z], [self._of_unit(forces.cotangent, unit)])
-        self._graphs = []
+            for group, own in zip(self.groups, repulsion, strict=True):
+                for parameter, gradient in zip(group.values(), own, strict=True):
+                    if gradient is not None:
+                        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+    def _forward_unit(self, unit: int, x: Tensor, y: Tensor, *, repel: bool) -> Forward:
+        """Phase 1 of one unit. Without repulsion its gradients are left in `.grad` at once."""
+        start = None if not repel or self._keeps_graph(unit) else self._start(unit, x, y)
+        graph = self.differentiable(unit, x, y, repel=repel)
+        if not repel:
+            torch.autograd.backward(
+                graph.objective, torch.ones_like(graph.objective), inputs=list(self.groups[unit].values())
+            )
+        else:
+            self._kept[unit] = graph if start is None else start
+        lead = graph.losses.dim()
+
+        def with_member_axis(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.detach() if lead else tensor.detach().unsqueeze(0)
+
+        return Forward(
+            graph.losses.detach().reshape(-1), with_member_axis(graph.z), with_member_axis(graph.loss_gradient)
+        )
+
+    def _pull_back_unit(self, unit: int, cotangent: Tensor, *, apart: bool) -> Sequence[Tensor | None]:
+        """Phase 3 of one unit: gradients of objective and repulsion are left in `.grad`, or, `apart`, only those of
+        the objective, and those of the repulsion are returned.
+        """
+        kept = self._kept.pop(unit)
+        graph = self._again(unit, kept) if isinstance(kept, _Start) else kept
+        inputs = list(self.groups[unit].values())
+        roots, seeds = [graph.objective], [torch.ones_like(graph.objective)]
+        assert graph.z is not None
+        repulsion: Sequence[Tensor | None] = ()
+        with self._explaining():
+            if apart:
+                repulsion = torch.autograd.grad([graph.z], inputs, [cotangent], allow_unused=True, retain_graph=True)
+            else:
+                roots, seeds = [*roots, graph.z], [*seeds, cotangent]
+            torch.autograd.backward(roots, seeds, inputs=inputs)
+        return repulsion
+
+    def _keeps_graph(self, unit: int) -> bool:
+        """Whether a unit's graph waits for the exchange; otherwise its forward pass is made again."""
+        kept = {"speed": len(self.groups), "balanced": len(self.groups) // 2, "low": 0}[self.memory]
+        return unit < kept
+
+    def _start(self, unit: int, x: Tensor, y: Tensor) -> _Start:
+        return _Start(x, y, [buffer.clone() for buffer in self.buffers(unit).values()], random_state(x.device))
+
+    def _again(self, unit: int, start: _Start) -> Differentiable:
+        """The forward pass as it was: the same random numbers, and buffers that move to where they are now."""
+        now = random_state(start.x.device)
+        with torch.no_grad():
+            for buffer, value in zip(self.buffers(unit).values(), start.buffers, strict=True):
+                buffer.copy_(value)
+        set_random_state(start.random, start.x.device)
+        graph = self.differentiable(unit, start.x, start.y, repel=True)
+        set_random_state(now, start.x.device)
+        return graph
 
     @property
     def _mixes_representations(self) -> bool:
         space, rule = self.method.space, self.method.rule
         return space is not None and rule is not None and rule.mixes and space.mixes == "representation"
 
-    def _view(self, unit: int, x: Tensor, y: Tensor, *, repel: bool) -> View:
+    @property
+    def mixes_weights(self) -> bool:
+        """Whether the driving forces are shared between members (SVGD in weight space)."""
+        rule = self.method.rule
+        return rule is not None and rule.mixes and not self._mixes_representations
+
+    def differentiable(
+        self, unit: int, x: Tensor, y: Tensor, *, repel: bool, tensors: dict[str, Tensor] | None = None
+    ) -> Differentiable:
+        """One unit's forward pass, loss and representation, with its own parameters or with those given."""
+        view = self._view(unit, x, y, repel=repel, tensors=tensors)
+        loss = view.loss()
+        energies = [energy for prior in self.method.priors if (energy := prior.energy(view)) is not None]
+        objective = sum(energies, loss)
+        if not repel:
+            return Differentiable(loss, objective, None, None)
+        z, gradient = self._represent(unit, view, loss, objective, tensors)
+        return Differentiable(loss, objective, z, gradient)
+
+    def _view(self, unit: int, x: Tensor, y: Tensor, *, repel: bool, tensors: dict[str, Tensor] | None = None) -> View:
         differentiate = repel and self.method.space is not None and self.method.space.needs_input_gradient
         inputs = self._inputs(x)
         with ExitStack() as stack:
@@ -224,12 +331,14 @@ class Engine(ABC):
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # fused attention has no second derivative
                 if self.cheap_convolutions:
                     stack.enter_context(self._convolutions)
-            view = self._run(unit, inputs, y)
+            view = self._run(unit, inputs, y, tensors)
         if self.checks:
             self.ensemble.likelihood.check_output(view.output[0] if view.stacked else view.output, y)
         return view
 
-    def _represent(self, unit: int, view: View, loss: Tensor, objective: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _represent(
+        self, unit: int, view: View, loss: Tensor, objective: Tensor, tensors: dict[str, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """z with its graph, and ∂loss/∂z where wanted; from a smaller forward pass with `repulsion_fraction`."""
         space = self.method.space
         assert space is not None
@@ -237,7 +346,7 @@ class Engine(ABC):
             n = max(1, math.ceil(self.method.repulsion_fraction * len(view.y)))
             x = view.x.detach()[0, :n] if view.stacked else view.x.detach()[:n]
             with still_statistics(self._modules(unit)):
-                view = self._view(unit, x, view.y[:n], repel=True)
+                view = self._view(unit, x, view.y[:n], repel=True, tensors=tensors)
             loss = view.loss()
         with explaining_second_derivatives(), self._convolutions.input_gradients_only():
             z = space.represent(view)
@@ -255,7 +364,19 @@ class Engine(ABC):
         """The network that runs a unit's forward pass."""
         return self.ensemble.members[unit]
 
-    def _backward(self, unit: int, roots: Sequence[Tensor], seeds: Sequence[Tensor], keep_graph: bool = False) -> None:
+    def _explaining(self) -> AbstractContextManager[None]:
         space = self.method.space
-        with explaining_second_derivatives() if space is not None and space.needs_input_gradient else nullcontext():
-            torch.autograd.backward(roots, seeds, inputs=list(self.groups[unit].values()), retain_graph=keep_graph)
+        return explaining_second_derivatives() if space is not None and space.needs_input_gradient else nullcontext()
+
+
+def random_state(device: torch.device) -> list[Tensor]:
+    """State of the random numbers that a forward pass on this device may draw."""
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+
+
+def set_random_state(states: list[Tensor], device: torch.device) -> None:
+    """Inverse of `random_state`."""
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)

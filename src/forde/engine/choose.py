@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import nn
 
-from forde.engine.base import Engine, Precision
+from forde.engine.base import Engine, Memory, Precision
 from forde.engine.eager import EagerEngine
 from forde.engine.graphed import GraphedEngine
 from forde.engine.vectorized import VectorizedEngine, alike
@@ -29,17 +29,26 @@ VECTORISED_PARAMETERS = 2_000_000
 """Above this size per member arithmetic dominates and stacking gains nothing."""
 
 
-def make_engine(name: EngineName, ensemble: Ensemble, method: Method, precision: Precision) -> Engine:
+def make_engine(
+    name: EngineName,
+    ensemble: Ensemble,
+    method: Method,
+    precision: Precision = "float32",
+    memory: Memory = "speed",
+) -> Engine:
     """The engine asked for; `"auto"` stacks small multilayer perceptrons and loops over anything else."""
     if name not in (names := ("auto", "eager", "vectorized", "graphed")):
         raise unknown_name("engine", name, names)
+    if memory not in (memories := ("speed", "balanced", "low")):
+        raise unknown_name("memory", memory, memories)
     if name == "graphed":
-        return GraphedEngine(ensemble, method, precision)
-    if name == "vectorized" or (name == "auto" and precision == "float32" and worth_stacking(ensemble)):
+        return GraphedEngine(ensemble, method, precision, memory)
+    stackable = precision == "float32" and memory == "speed"
+    if name == "vectorized" or (name == "auto" and stackable and worth_stacking(ensemble)):
         log.info("engine: vectorized (%d members stacked)", ensemble.n_members)
-        return VectorizedEngine(ensemble, method, precision)
+        return VectorizedEngine(ensemble, method, precision, memory)
     log.info("engine: eager (a loop over %d members)", ensemble.n_members)
-    return EagerEngine(ensemble, method, precision)
+    return EagerEngine(ensemble, method, precision, memory)
 
 
 def worth_stacking(ensemble: Ensemble) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
-from forde.engine.base import Engine, Precision
+from forde.engine.base import Engine, Memory, Precision
 from forde.engine.capture import capture, last_kept
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
@@ -14,7 +15,7 @@ from forde.spaces import View
 
 
 class EagerEngine(Engine):
-    """Members one after another; all their graphs are kept while they interact.
+    """Members one after another; their graphs are kept while they interact, or made again (`memory`).
 
     >>> from torch import nn
     >>> from forde import Ensemble, method
@@ -25,20 +26,26 @@ class EagerEngine(Engine):
     (torch.Size([2]), torch.Size([3, 4]))
     """
 
-    def __init__(self, ensemble: Ensemble, method: Method, precision: Precision = "float32") -> None:
-        super().__init__(ensemble, method, precision)
+    def __init__(
+        self, ensemble: Ensemble, method: Method, precision: Precision = "float32", memory: Memory = "speed"
+    ) -> None:
+        super().__init__(ensemble, method, precision, memory)
         self.layers = [method.feature_layer(member) for member in ensemble.members]
         self.groups = [{n: p for n, p in member.named_parameters() if p.requires_grad} for member in ensemble.members]
 
     def _inputs(self, x: Tensor) -> Tensor:
         return x
 
-    def _run(self, unit: int, x: Tensor, y: Tensor) -> View:
+    def _run(self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None) -> View:
         member, layer = self.ensemble.members[unit], self.layers[unit]
         with capture(member, layer) as kept:
-            output = member(x)
+            output = member(x) if tensors is None else functional_call(member, tensors, (x,))
         features = last_kept(kept, layer)
-        return View(x, y, output, features, list(self.groups[unit].values()), self.ensemble.likelihood)
+        parameters = [p if tensors is None else tensors[n] for n, p in self.groups[unit].items()]
+        return View(x, y, output, features, parameters, self.ensemble.likelihood)
+
+    def buffers(self, unit: int) -> dict[str, Tensor]:
+        return dict(self.ensemble.members[unit].named_buffers())
 
     def _of_unit(self, tensor: Tensor, unit: int) -> Tensor:
         return tensor[unit]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forde.engine.base import Batch, Precision, StepReport
+from forde.engine.base import Batch, Memory, Precision, StepReport
 from forde.engine.eager import EagerEngine
 from forde.engine.guards import refuse_non_finite
 from forde.ensemble import Ensemble
@@ -46,8 +46,10 @@ class GraphedEngine(EagerEngine):
 
     cheap_convolutions = True
 
-    def __init__(self, ensemble: Ensemble, method: Method, precision: Precision = "float32") -> None:
-        super().__init__(ensemble, method, precision)
+    def __init__(
+        self, ensemble: Ensemble, method: Method, precision: Precision = "float32", memory: Memory = "speed"
+    ) -> None:
+        super().__init__(ensemble, method, precision, memory)
         if ensemble.device.type != "cuda":
             raise FordeError("engine='graphed' needs an NVIDIA GPU; use engine='eager' or 'auto', or device='cuda'.")
         self._captures: dict[tuple[object, ...], _Capture] = {}

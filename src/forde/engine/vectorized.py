@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from forde.engine.base import Engine, Precision
+from forde.engine.base import Engine, Memory, Precision
 from forde.engine.capture import capture, last_kept
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
@@ -30,8 +30,15 @@ class VectorizedEngine(Engine):
     (torch.Size([2]), [torch.Size([2, 3, 4]), torch.Size([2, 3])])
     """
 
-    def __init__(self, ensemble: Ensemble, method: Method, precision: Precision = "float32") -> None:
-        super().__init__(ensemble, method, precision)
+    def __init__(
+        self, ensemble: Ensemble, method: Method, precision: Precision = "float32", memory: Memory = "speed"
+    ) -> None:
+        super().__init__(ensemble, method, precision, memory)
+        if memory != "speed":
+            raise FordeError(
+                f"engine='vectorized' runs all members at once, so memory='{memory}' saves nothing; "
+                "use engine='eager', 'compiled' or 'auto'."
+            )
         if not alike(ensemble):
             raise FordeError("engine='vectorized' needs members of one architecture; use engine='eager' or 'auto'.")
         self.network = ensemble.members[0]
@@ -44,15 +51,16 @@ class VectorizedEngine(Engine):
     def _inputs(self, x: Tensor) -> Tensor:
         return x.unsqueeze(0).expand(self.ensemble.n_members, *x.shape)
 
-    def _run(self, unit: int, x: Tensor, y: Tensor) -> View:
+    def _run(self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None) -> View:
         def call(tensors: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, ...]:
             with capture(self.network, self.layer) as kept:
                 output = functional_call(self.network, tensors, (inputs,))
             features = last_kept(kept, self.layer)
             return (output,) if features is None else (output, features)
 
-        output, *features = torch.vmap(call, randomness="different")(self.stacks, x)
-        parameters = list(self.groups[0].values())
+        tensors = self.stacks if tensors is None else tensors
+        output, *features = torch.vmap(call, randomness="different")(tensors, x)
+        parameters = [tensors[name] for name in self.groups[0]]
         return View(
             x,
             y,
@@ -62,6 +70,9 @@ class VectorizedEngine(Engine):
             self.ensemble.likelihood,
             stacked=True,
         )
+
+    def buffers(self, unit: int) -> dict[str, Tensor]:
+        return {name: self.stacks[name] for name, _ in self.network.named_buffers()}
 
     def _of_unit(self, tensor: Tensor, unit: int) -> Tensor:
         return tensor

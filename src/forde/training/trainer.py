@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from forde.data.description import Images, Table
 from forde.engine import Engine, StepReport, make_engine
-from forde.engine.base import Precision
+from forde.engine.base import Memory, Precision
 from forde.engine.choose import EngineName
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
@@ -52,6 +52,7 @@ def fit(
     device: str | torch.device | None = None,
     precision: Precision = "float32",
     engine: EngineName = "auto",
+    memory: Memory = "speed",
     drop_last: bool = True,
     augmentation: Augmentation | None = None,
     independent_data: bool = False,
@@ -76,6 +77,8 @@ def fit(
         precision: `"float32"` (whatever the members' dtype is), or `"bf16"` autocast.
         engine: how steps are run; `"auto"` vectorises small networks and loops over others, `"graphed"` replays the
             loop from a CUDA graph (for networks that do the same in every forward pass). All give the same numbers.
+        memory: `"speed"` keeps every member's graph while members are compared; `"low"` keeps none and makes one
+            member's forward pass after another again (a third more arithmetic), `"balanced"` does so for half of them.
         drop_last: leave out the last, smaller batch of an epoch (other samples each time).
         augmentation: random crops and flips of `forde.data.Images`, made on the device.
         independent_data: an order of its own for each member, as classical deep ensembles; only without repulsion.
@@ -112,7 +115,7 @@ def fit(
         if fitted.metric_note is not None:
             log.info("%s: %s", fitted.name, fitted.metric_note)
         history = History(fitted)
-        runner = make_engine("eager" if independent_data else engine, ensemble, fitted, precision)
+        runner = make_engine("eager" if independent_data else engine, ensemble, fitted, precision, memory)
         try:
             tuner, schedule = _optimiser(runner, fitted, epochs=epochs, lr=lr, optimizer=optimizer, scheduler=scheduler)
             orders = [torch.Generator().manual_seed(seed + i) for i in range(ensemble.n_members)]
@@ -147,9 +150,8 @@ class _EpochRunner:
         lr = float(self.tuner.param_groups[0]["lr"])
         x = y = None
         for x, y in batches:
-            report = self.runner.step(x, y, step=self.steps, epoch=epoch, data_size=self.data_size)
+            report = self.runner.update(x, y, self.tuner, step=self.steps, epoch=epoch, data_size=self.data_size)
             self.guard.check(report)
-            self.tuner.step()
             tally.add(report)
             self.steps += 1
         if x is None or y is None:
