@@ -206,8 +206,8 @@ def test_biases_of_a_relu_network_feel_no_repulsion() -> None:
     x, y = torch.randn(B, D, dtype=torch.float64), torch.tensor([0, 1, 2, 0])
     found = engine.forward(x, y, repel=True)
     forces = exchange(method, found.z, None, 1.0)
-    for unit, group in enumerate(engine.groups):
-        gradients = engine._pull_back_unit(unit, forces.cotangent[unit], apart=True)
+    for index, group in enumerate(engine.groups):
+        gradients = engine._pull_back_unit(index, forces.cotangent[index], apart=True)
         by_name = dict(zip(group, gradients, strict=True))
         assert by_name["0.weight"].any()
         assert by_name["0.bias"] is None or not by_name["0.bias"].any()
