@@ -1,23 +1,36 @@
 """Reading and writing an ensemble's folder: `config.json` and `model.safetensors`, and never any code.
 
-Both files are written beside their destination and renamed, so that a crash leaves the old ones whole.
+Both files are written beside their destination and renamed, so that a crash leaves the old ones whole. What is read is
+taken for a stranger's: nothing that a file says about itself is believed before it is compared with the file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+import reprlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from forde.errors import FordeError
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-REQUIRED = {"n_members": int, "seed": int, "likelihood": dict}
+MAX_CONFIG_BYTES = 1 << 16
+"""Hundreds of times what `save` writes."""
+CHECKSUM = "forde.sha256"
+"""Under which `model.safetensors` keeps the checksum of its tensors; files without one are read as well."""
+PRECISIONS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+"""Which a network may be stored in, whatever its own."""
+MAX_SHOWN = 200
+"""Characters of a name in a file that a message repeats."""
 
 
 def save(folder: str | Path, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Path:
@@ -26,7 +39,8 @@ def save(folder: str | Path, config: Mapping[str, Any], state: Mapping[str, Tens
 
     path = Path(folder)
     # Clones: safetensors refuses tensors that share memory, as tied or stacked weights do.
-    weights = to_bytes({name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()})
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+    weights = to_bytes(tensors, metadata={CHECKSUM: _checksum(tensors)})
     text = json.dumps({"format": FORMAT, **config}, indent=2) + "\n"
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -37,57 +51,153 @@ def save(folder: str | Path, config: Mapping[str, Any], state: Mapping[str, Tens
     return path
 
 
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 def _write(path: Path, content: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    temporary.unlink(missing_ok=True)  # a link of that name must not be followed
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """The settings in `config.json`, checked."""
+    """The settings in `config.json`, checked, the number of members also against the tensors that are there."""
     path = Path(folder) / CONFIG
+    config = _read_json(path)
+    found = config.get("format") if isinstance(config, dict) else None
+    if type(found) is not int or found != FORMAT:
+        raise FordeError(
+            f"'{path}' has format {reprlib.repr(found)}, but {FORMAT} was expected; use the version that wrote it."
+        )
+    valid = {
+        "n_members": _is_whole(config.get("n_members"), at_least=1),
+        "seed": _is_whole(config.get("seed"), at_least=0),
+        "likelihood": _is_likelihood(config.get("likelihood")),
+    }
+    for key, is_valid in valid.items():
+        if not is_valid:
+            raise FordeError(f"'{path}' lacks a valid '{key}'; the file was altered, so save the ensemble again.")
+    # Before a network is built: with another number they might fill the memory.
+    with _opened(path.with_name(WEIGHTS)) as file:
+        stored = len(_members(file.keys()))
+    if config["n_members"] != stored:
+        raise FordeError(
+            f"'{path}' says {reprlib.repr(config['n_members'])} members, but {WEIGHTS} beside it holds {stored}; one "
+            "of them was altered, so save the ensemble again."
+        )
+    return config
+
+
+def _read_json(path: Path) -> Any:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        if not path.is_file():  # reading a pipe or a device would not end
+            raise OSError
+        with path.open("rb") as file:
+            content = file.read(MAX_CONFIG_BYTES + 1)
     except OSError:
         raise FordeError(f"'{path}' cannot be read; expected a folder written by Ensemble.save.") from None
-    except ValueError:
+    if len(content) > MAX_CONFIG_BYTES:
+        raise FordeError(
+            f"'{path}' has more than {MAX_CONFIG_BYTES:,} bytes; the file was altered, so save the ensemble again."
+        )
+    try:
+        return json.loads(content.decode(), object_pairs_hook=_without_repetition, parse_constant=_refuse)
+    except (ValueError, RecursionError):  # nesting without end is refused by the second
         raise FordeError(f"'{path}' is not valid JSON; the file is damaged, so save the ensemble again.") from None
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        found = config.get("format") if isinstance(config, dict) else None
-        raise FordeError(f"'{path}' has format {found!r}, but {FORMAT} was expected; use the version that wrote it.")
-    for key, kind in REQUIRED.items():
-        if not isinstance(config.get(key), kind) or isinstance(config[key], bool):
-            raise FordeError(f"'{path}' lacks a valid '{key}'; the file was altered, so save the ensemble again.")
-    return config
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):  # readers disagree on which one counts
+        raise ValueError("a key is given twice")
+    return dict(pairs)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _is_whole(value: Any, *, at_least: int) -> bool:
+    return type(value) is int and value >= at_least
+
+
+def _is_likelihood(value: Any) -> bool:
+    """Whether it is a name and numbers; which ones there must be is for the likelihood to say."""
+    if not isinstance(value, dict):
+        return False
+    options = dict(value)
+    name = options.pop("name", None)
+    return (
+        isinstance(name, str)
+        and name.isprintable()
+        and all(type(option) in (int, float) and abs(option) <= sys.float_info.max for option in options.values())
+    )
+
+
+def _members(names: Iterable[str]) -> set[str]:
+    """The numbers i in the names `members.i.…`."""
+    parts = (name.split(".", 2) for name in names)
+    return {part[1] for part in parts if part[0] == "members" and len(part) == 3}
 
 
 def load_weights(folder: str | Path, module: nn.Module) -> None:
     """Copy the tensors of `model.safetensors` into `module`, whose architecture must match exactly."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     path = Path(folder) / WEIGHTS
+    with _opened(path) as file:
+        # Clones: what safetensors gives are views of the file, and the program would die if that were cut short.
+        state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        checksum = (file.metadata() or {}).get(CHECKSUM)
+    _check_architecture(module.state_dict(), state, path)
+    if checksum is not None and checksum != _checksum(state):
+        raise FordeError(f"the weights in '{path}' are not those that were saved: the file is damaged; get it again.")
+    module.load_state_dict(state, assign=True)  # keeps the stored precision
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    from safetensors import safe_open
+
     try:
-        state = load_file(path)
+        if path.exists() and not path.is_file():
+            raise OSError("reading a pipe or a device would not end")
+        with safe_open(path, framework="pt") as file:
+            yield file
     except FileNotFoundError:
         raise FordeError(f"'{path}' is missing; expected a folder written by Ensemble.save.") from None
-    except (SafetensorError, OSError, ValueError):
+    except Exception:  # a damaged file can raise anything, from SafetensorError to TypeError
         raise FordeError(f"'{path}' is truncated or damaged; save the ensemble again.") from None
-    expected = module.state_dict()
-    if difference := set(expected) ^ set(state):
+
+
+def _check_architecture(expected: Mapping[str, Tensor], stored: Mapping[str, Tensor], path: Path) -> None:
+    if difference := set(expected) ^ set(stored):
         name = min(difference)
-        where = "file" if name in state else "network"
+        where = "file" if name in stored else "network"
         raise FordeError(
-            f"'{path}' holds another architecture: '{name}' is only in the {where}; "
+            f"'{path}' holds another architecture: {name[:MAX_SHOWN]!r} is only in the {where}; "
             "pass the make_network that built the saved ensemble."
         )
     for name, tensor in expected.items():
-        if tensor.shape != state[name].shape:
+        if tensor.shape != stored[name].shape:
             raise FordeError(
-                f"'{path}' holds another architecture: '{name}' has shape {list(state[name].shape)} there and "
+                f"'{path}' holds another architecture: '{name}' has shape {list(stored[name].shape)} there and "
                 f"{list(tensor.shape)} here; pass the make_network that built the saved ensemble."
             )
-    module.load_state_dict(state, assign=True)  # keeps the stored precision
+        found = stored[name].dtype
+        if found != tensor.dtype and not {found, tensor.dtype} <= PRECISIONS:
+            raise FordeError(
+                f"'{path}' holds another architecture: '{name}' has type {found} there and {tensor.dtype} here; "
+                "pass the make_network that built the saved ensemble."
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import tarfile
@@ -20,7 +21,7 @@ from forde.errors import FordeError
 
 
 class Publisher(ThreadingHTTPServer):
-    """Serves `files`; `break_after` bytes it hangs up, as often as `breaks` says."""
+    """Serves `files`; `break_after` bytes it hangs up, as often as `breaks` says; `length` is a lie about the size."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -28,6 +29,7 @@ class Publisher(ThreadingHTTPServer):
         self.ranges = True
         self.break_after = 0
         self.breaks = 0
+        self.length = ""
         self.asked: list[str | None] = []
 
     def handle_error(self, *_: object) -> None:
@@ -54,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(content) - start))
+        self.send_header("Content-Length", self.server.length or str(len(content) - start))
         self.end_headers()
         body = content[start:]
         if self.server.breaks:
@@ -146,6 +148,37 @@ def test_more_bytes_than_allowed(publisher: Publisher, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("length", ["²", "-1", "9" * 5_000, "many"])
+def test_a_length_that_is_no_number_is_not_believed(publisher: Publisher, tmp_path: Path, length: str) -> None:
+    publisher.files["set.bin"], publisher.length = CONTENT, length
+    path = transfer.fetch(publisher.url("set.bin"), tmp_path / "set.bin", md5=md5(CONTENT))
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_folder_that_cannot_be_written(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.files["set.bin"] = CONTENT
+    (tmp_path / "set.bin.part").mkdir()
+    with pytest.raises(FordeError, match=r"set\.bin\.part' cannot be written \(Is a directory\)"):
+        transfer.fetch(publisher.url("set.bin"), tmp_path / "set.bin", md5=None)
+    files.write_file(tmp_path / "file", b"in the way")
+    with pytest.raises(FordeError, match="cannot be written"):
+        transfer.fetch(publisher.url("set.bin"), tmp_path / "file" / "set.bin", md5=None)
+    assert (tmp_path / "file").read_bytes() == b"in the way"
+
+
+def test_a_full_disk_keeps_what_has_arrived(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.files["set.bin"] = CONTENT
+
+    def full(_: int, __: int | None) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(FordeError, match=r"No space left on device.*run the same command again"):
+        transfer.fetch(publisher.url("set.bin"), tmp_path / "set.bin", md5=md5(CONTENT), progress=full)
+    assert not (tmp_path / "set.bin").exists() and (tmp_path / "set.bin.part").stat().st_size > 0
+    transfer.fetch(publisher.url("set.bin"), tmp_path / "set.bin", md5=md5(CONTENT))
+    assert (tmp_path / "set.bin").read_bytes() == CONTENT
+
+
 def test_a_file_that_is_not_there_and_a_server_that_does_not_answer(publisher: Publisher, tmp_path: Path) -> None:
     with pytest.raises(FordeError, match=r"nothing\.bin answered 404"):
         transfer.fetch(publisher.url("nothing.bin"), tmp_path / "set.bin", md5=None)
@@ -229,8 +262,9 @@ def test_names_that_cannot_be_downloaded(tmp_path: Path) -> None:
         forde.data.download("cifar10", tmp_path)
 
 
-def test_every_published_file_has_a_checksum_of_the_right_form() -> None:
+def test_every_published_file_comes_over_https_and_has_a_checksum() -> None:
     for publication in PUBLICATIONS.values():
         assert publication.checksums
         for file in publication.files:
-            assert file.md5 is None or len(bytes.fromhex(file.md5)) == 16
+            assert file.url.startswith("https://")
+            assert file.md5 is not None and len(bytes.fromhex(file.md5)) == 16

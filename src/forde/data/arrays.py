@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from forde.errors import FordeError, unknown_name
 
-from .checks import channel_statistics, check_same_length, checked_labels
+from .checks import channel_statistics, check_is_file, check_same_length, checked_labels, count_classes
 from .description import Description, Images, Table
 
 _PAIRS = (("x", "y"), ("images", "labels"), ("data", "labels"), ("X", "y"))
+MOST_COMPRESSED = 1_100
+"""No deflated file is smaller than by this factor."""
 _SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
 
 
@@ -34,19 +36,31 @@ def from_arrays(
 
 def read_npz(path: Path, split: str) -> Images | Table:
     """A split of a `.npz` file with x and y, images and labels, or these per split (x_train, train_images, ...)."""
+    check_is_file(path)
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            parts = {part: (file[a], file[b]) for part, (a, b) in _array_names(file.files, path).items()}
-    except FileNotFoundError as error:
-        raise FordeError(f"the file '{path}' is missing; check its name.") from error
+            names = _array_names(file.files, path)
+            parts = {part: (_checked(file, a, path), _checked(file, b, path)) for part, (a, b) in names.items()}
     except FordeError:
         raise
-    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # a broken file can raise anything, from zlib.error to RecursionError
         raise FordeError(
             f"'{path}' is truncated, not a .npz file, or holds Python objects instead of numbers; write it again with "
             "numpy.savez."
         ) from error
     return _from_parts(parts, split, path.stem, f"the file '{path}'")
+
+
+def _checked(file: Any, name: str, path: Path) -> np.ndarray:
+    """An array of a `.npz` file; numpy would reserve what its header claims, whatever is there."""
+    member = file.zip.getinfo(f"{name}.npy")
+    with file.zip.open(member) as stream:
+        old = np.lib.format.read_magic(stream) == (1, 0)
+        read_header = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(stream)
+    if math.prod(shape) * dtype.itemsize > min(member.file_size, MOST_COMPRESSED * path.stat().st_size):
+        raise ValueError("more values claimed than stored")
+    return file[name]
 
 
 def _array_names(names: Sequence[str], path: Path) -> dict[str, tuple[str, str]]:
@@ -77,15 +91,15 @@ def _from_parts(
 ) -> Images | Table:
     if split not in parts:
         raise unknown_name(f"split of {source}", split, parts)
-    sizes = {part: len(y) for part, (_, y) in parts.items()}
     x, y = parts[split]
-    if not all(own.size and own.dtype.kind in "biuf" for _, own in parts.values()):
+    if not all(own.ndim and own.size and own.dtype.kind in "biuf" for _, own in parts.values()):
         raise FordeError(f"the targets in {source} are empty or of type {y.dtype}; give one number for each sample.")
+    sizes = {part: len(own) for part, (_, own) in parts.items()}
     if x.ndim == 2:
         return _table(parts, split, sizes=sizes, name=name, source=source, classes=classes)
     images, training = (_as_images(parts[part][0], source) for part in (split, "train" if "train" in parts else split))
     check_same_length(len(images), len(y), source)
-    n_classes = len(classes) or 1 + max(int(own.max()) for _, own in parts.values())
+    n_classes = len(classes) or count_classes((own for _, own in parts.values()), source)
     mean, std = channel_statistics(training)
     labels = checked_labels(y, n_classes, source)
     names = tuple(classes) or tuple(map(str, range(n_classes)))
@@ -97,7 +111,7 @@ def _from_parts(
 def _as_images(x: np.ndarray, source: str) -> np.ndarray:
     if x.ndim == 3:
         x = x[..., None]
-    if x.ndim != 4 or x.shape[-1] not in (1, 3):
+    if x.ndim != 4 or x.shape[-1] not in (1, 3) or not x.size:
         raise FordeError(
             f"the images in {source} have shape {x.shape}, but (N, H, W, C) with 1 or 3 channels last was expected; "
             "move the axes."
@@ -118,20 +132,26 @@ def _table(
 ) -> Table:
     x, y = parts[split]
     training = parts.get("train", parts[split])[0]
-    if x.dtype.kind not in "biuf" or y.ndim != 1:
+    if x.dtype.kind not in "biuf" or training.dtype.kind not in "biuf" or y.ndim != 1:
         raise FordeError(
             f"{source} has features of type {x.dtype} and targets of shape {y.shape}; numbers and one target "
             "a row were expected."
         )
     check_same_length(len(x), len(y), source)
-    if not np.isfinite(x).all():
+    if training.ndim != 2 or not len(training) or training.shape[1] != x.shape[1]:
+        raise FordeError(
+            f"the training features in {source} have shape {training.shape}, unlike {x.shape}; get it again."
+        )
+    with np.errstate(over="ignore"):  # what is too large becomes infinite
+        features = x.astype(np.float32)
+    if not np.isfinite(features).all():
         raise FordeError(f"the features in {source} hold NaN or infinite values; remove or impute those rows.")
     n_classes = 0
     if y.dtype.kind != "f":
-        n_classes = len(classes) or 1 + max(int(own.max()) for _, own in parts.values())
+        n_classes = len(classes) or count_classes((own for _, own in parts.values()), source)
     targets = checked_labels(y.astype(np.int64), n_classes, source) if n_classes else y.astype(np.float32)
     mean, std = (tuple(values.tolist()) for values in (training.mean(0, np.float64), training.std(0, np.float64)))
     names = tuple(f"x{column}" for column in range(x.shape[1]))
     labels = tuple(classes) or tuple(map(str, range(n_classes)))
     described = Description(name, n_classes, x.shape[1:], mean, std, sizes, source, labels)
-    return Table(x.astype(np.float32), targets, names, described, source)
+    return Table(features, targets, names, described, source)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,19 @@ from forde.errors import FordeError
 
 STATISTICS_ROWS = 5_000
 """Images over which channel statistics of an unknown folder are taken, evenly spaced."""
+MAX_CLASSES = 100_000
+MAX_SHOWN = 300
+"""Characters of a name that a message repeats."""
+
+
+def check_is_file(path: Path) -> None:
+    """Refuse what is missing, and what would not end: pipes and devices, also behind a link."""
+    try:
+        found = path.stat().st_mode
+    except (OSError, ValueError) as error:  # a name may also be too long, lead in a circle or hold a zero
+        raise FordeError(f"the file {str(path)[-MAX_SHOWN:]!r} is missing; get the data set again.") from error
+    if not stat.S_ISREG(found):
+        raise FordeError(f"'{path}' is not a file; get the data set again.")
 
 
 def checked_labels(labels: Sequence[int] | np.ndarray, n_classes: int, file: Path | str) -> np.ndarray:
@@ -34,6 +48,25 @@ def checked_labels(labels: Sequence[int] | np.ndarray, n_classes: int, file: Pat
             "correct the label or name the right data set."
         )
     return array.astype(np.int64)
+
+
+def count_classes(labels: Iterable[np.ndarray], file: Path | str) -> int:
+    """One more than the highest label of all parts, where nothing else tells the number of classes.
+
+    >>> count_classes([np.array([0, 2]), np.array([1])], "labels.npy")
+    3
+    """
+    parts = list(labels)
+    for part in parts:
+        if not part.size or part.dtype.kind not in "biu":
+            raise FordeError(f"the labels in '{file}' are of type {part.dtype}, but whole numbers were expected.")
+    highest = max(int(part.max()) for part in parts)
+    if highest >= MAX_CLASSES:  # every class gets a name
+        raise FordeError(
+            f"label {highest} in '{file}' would mean as many classes; re-number the classes from 0, at most "
+            f"{MAX_CLASSES:,}."
+        )
+    return highest + 1
 
 
 def check_same_length(images: int, labels: int, file: Path | str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,12 +33,14 @@ def _read_batch(path: Path, label_key: str, n_classes: int) -> tuple[np.ndarray,
     data, labels = _entry(batch, "data", path), _entry(batch, label_key, path)
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3072,):
         raise FordeError(f"'data' in '{path}' is not uint8 of shape (N, 3072); get the file again.")
+    if not isinstance(labels, np.ndarray) and not (isinstance(labels, list) and all(type(n) is int for n in labels)):
+        raise FordeError(f"'{label_key}' in '{path}' is not a list of whole numbers; get the file again.")
+    labels = checked_labels(labels, n_classes, path)
     check_same_length(len(data), len(labels), path)
-    images = np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-    return images, checked_labels(labels, n_classes, path)
+    return np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), labels
 
 
-def _entry(batch: object, key: str, path: Path) -> np.ndarray:
+def _entry(batch: object, key: str, path: Path) -> Any:
     if isinstance(batch, dict):
         for spelling in (key.encode(), key):  # the published files are from Python 2
             if spelling in batch:

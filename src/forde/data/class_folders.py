@@ -11,7 +11,7 @@ import numpy as np
 
 from forde.errors import FordeError, unknown_name
 
-from .checks import channel_statistics, evenly_spaced, first_duplicate
+from .checks import channel_statistics, check_is_file, evenly_spaced, first_duplicate
 from .decoding import SUFFIXES, decode_all
 from .description import Description, Images
 
@@ -137,7 +137,5 @@ def read_files(
 
 def read_bytes(path: Path) -> bytes:
     """The content of a file that a listing named."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise FordeError(f"the file '{path}' is missing; get the data set again.") from error
+    check_is_file(path)
+    return path.read_bytes()

@@ -10,7 +10,7 @@ import numpy as np
 from forde.errors import FordeError
 
 from .catalogue import CATALOGUE
-from .checks import checked_labels
+from .checks import check_is_file, checked_labels
 from .class_folders import class_names, list_files, read_files
 from .description import Images
 from .locating import places
@@ -36,11 +36,10 @@ def read_published(name: str, corruption: str, severity: int, folder: Path) -> I
 
 def open_array(path: Path) -> np.ndarray:
     """An array file, memory-mapped."""
+    check_is_file(path)
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as error:
-        raise FordeError(f"the file '{path}' is missing; get the data set again.") from error
-    except (ValueError, OSError, EOFError) as error:
+    except Exception as error:  # a broken file can raise anything, from EOFError to RecursionError
         raise FordeError(f"'{path}' is truncated or not a .npy file of numbers; delete it and get it again.") from error
 
 

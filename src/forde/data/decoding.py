@@ -69,7 +69,13 @@ def decode_all(
     """
     if shape is None:
         shape = decode(read(0), names[0], to_colour=to_colour).shape
-    out = np.empty((len(names), *shape), np.uint8)
+    try:
+        out = np.empty((len(names), *shape), np.uint8)
+    except MemoryError as error:
+        raise FordeError(
+            f"{len(names)} images of {shape[0]} x {shape[1]} pixels, the size of '{names[0]}', do not fit in memory; "
+            "resize them."
+        ) from error
 
     def fill(start: int) -> None:
         for position in range(start, min(start + PIECE, len(names))):

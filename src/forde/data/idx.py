@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import struct
 import zlib
 from pathlib import Path
@@ -11,11 +12,13 @@ import numpy as np
 
 from forde.errors import FordeError
 
-from .checks import check_same_length, checked_labels
+from .checks import check_is_file, check_same_length, checked_labels
 
 _STEMS = {"train": "train", "test": "t10k"}
 _BYTES = 0x08
 """The code for unsigned bytes in the third byte of the magic number."""
+MAX_BYTES = 1 << 30
+"""Twenty times MNIST."""
 
 
 def read_idx_set(folder: Path, split: str, n_classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
@@ -36,6 +39,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     >>> read_idx(file, 1)
     array([7, 9], dtype=uint8)
     """
+    check_is_file(path)
     try:
         # The header says how much to read, so that a small compressed file cannot unpack to fill the memory.
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -46,7 +50,11 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
                     "file; get it again."
                 )
             shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
-            size = int(np.prod(shape, dtype=object))
+            size = math.prod(shape)
+            if size > MAX_BYTES:
+                raise FordeError(
+                    f"'{path}' says that it holds {size:,} bytes, more than the {MAX_BYTES:,} allowed; get it again."
+                )
             content = file.read(size + 1)
     except (OSError, EOFError, zlib.error, struct.error) as error:
         raise FordeError(f"'{path}' is truncated or damaged; get it again.") from error

@@ -11,6 +11,7 @@ from forde.errors import FordeError, unknown_name
 from .arrays import read_npz
 from .built_in import read_built_in
 from .catalogue import BUILT_IN, CATALOGUE
+from .checks import channel_statistics, count_classes
 from .cifar import read_cifar_batches
 from .class_folders import read_cinic, read_class_folder_set
 from .description import Description, Images, Table
@@ -122,8 +123,6 @@ def _load_columns(path: Path, split: str, target: str | None, task: Task | None)
 
 
 def _load_parquet_images(path: Path, split: str, label: str | None) -> Images:
-    from .checks import channel_statistics
-
     parts = (
         {"train": [path]} if path.is_file() else {part: split_files(path, part) for part in ("train", "val", "test")}
     )
@@ -140,7 +139,7 @@ def _load_parquet_images(path: Path, split: str, label: str | None) -> Images:
     }
     images, labels = read[split]
     mean, std = channel_statistics(read[training][0])
-    n_classes = len(columns.classes) or 1 + max(int(own.max()) for _, own in read.values())
+    n_classes = len(columns.classes) or count_classes((own for _, own in read.values()), path)
     names = columns.classes or tuple(map(str, range(n_classes)))
     sizes = {part: count_rows(found) for part, found in files.items()}
     source = f"Parquet files in '{path}'"

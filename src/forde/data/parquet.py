@@ -10,7 +10,7 @@ import numpy as np
 
 from forde.errors import FordeError, unknown_name
 
-from .checks import check_same_length, checked_labels
+from .checks import check_is_file, check_same_length, checked_labels, count_classes
 from .decoding import decode_all
 
 _LABEL_NAMES = ("fine_label", "label", "labels")
@@ -57,7 +57,7 @@ def read_parquet_images(
     for path in files:
         encoded, numbers = _columns(path, columns)
         check_same_length(len(encoded), len(numbers), path)
-        top = n_classes if n_classes is not None else int(numbers.max()) + 1
+        top = n_classes if n_classes is not None else count_classes([numbers], path)
         labels.append(checked_labels(numbers, top, path))
         names = [f"{path}, row {row}" for row in range(len(encoded))]
         images.append(decode_all(names, encoded.__getitem__, to_colour=to_colour, shape=shape))
@@ -79,7 +79,7 @@ def _columns(path: Path, columns: ImageColumns) -> tuple[list[bytes], np.ndarray
         if pa.types.is_struct(images.type):
             images = images.field(0)
         labels = table.column(1)
-    except (pa.ArrowException, OSError) as error:
+    except Exception as error:  # a broken file can raise anything, from ArrowException to UnicodeDecodeError
         raise FordeError(f"'{path}' is truncated or damaged; get the file again.") from error
     if images.null_count or labels.null_count:
         raise FordeError(f"'{path}' has rows without an image or a label; remove them.")
@@ -87,14 +87,12 @@ def _columns(path: Path, columns: ImageColumns) -> tuple[list[bytes], np.ndarray
 
 
 def _open(path: Path) -> Any:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    check_is_file(path)
     try:
         return pq.ParquetFile(path)
-    except FileNotFoundError as error:
-        raise FordeError(f"the file '{path}' is missing; check its name.") from error
-    except (pa.ArrowException, OSError) as error:
+    except Exception as error:  # see _columns
         raise FordeError(f"'{path}' is truncated or not a Parquet file; get it again.") from error
 
 
@@ -112,9 +110,10 @@ def _bytes_of(field: Any) -> str | None:
 def _class_names(metadata: dict[bytes, bytes], label: str) -> tuple[str, ...]:
     """The hub writes class names into the file's metadata, as JSON."""
     try:
-        return tuple(json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"])
-    except (KeyError, TypeError, ValueError):
+        names = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):
         return ()
+    return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 def _no_column(path: Path, wanted: str, names: list[str]) -> FordeError:

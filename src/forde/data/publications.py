@@ -1,4 +1,4 @@
-"""What publishers offer for download. Checksums are MD5, as the publishers state them."""
+"""What publishers offer for download, over HTTPS. Checksums are MD5, as the publishers state them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Publication:
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz"
 _ZENODO = "https://zenodo.org/records"
-_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+_FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"  # the original site no longer serves the files
 _BY_PUBLISHER = "MD5 stated by the publisher"
 _BY_OTHERS = "no checksum published that is known here; MD5 as recorded by several other libraries"
@@ -65,7 +65,7 @@ PUBLICATIONS: dict[str, Publication] = {
     "tinyimagenet": Publication(
         (
             File(
-                "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+                "https://cs231n.stanford.edu/tiny-imagenet-200.zip",
                 "tiny-imagenet-200.zip",
                 "90528d7ca1a48142e341f4ef8d21d0de",
                 248_100_043,

@@ -9,6 +9,7 @@ import numpy as np
 
 from forde.errors import FordeError, unknown_name
 
+from .checks import check_is_file
 from .description import Description, Table
 
 Task = Literal["classification", "regression"]
@@ -37,6 +38,8 @@ def read_table(path: Path, split: str, target: str | None, task: Task | None) ->
     Text, truth values and whole numbers with up to 100 distinct values are classes, anything else is a quantity,
     unless `task` says which. Classes and statistics are those of the training file.
     """
+    from pyarrow.types import is_nested
+
     files = table_files(path)
     if split not in files:
         raise unknown_name(f"split of '{path}'", split, files)
@@ -47,6 +50,8 @@ def read_table(path: Path, split: str, target: str | None, task: Task | None) ->
     names = tuple(name for name in training.column_names if name != target)
     if not names:
         raise FordeError(f"'{training_file}' has only the target column '{target}'; add columns of features.")
+    if is_nested(training.column(target).type):
+        raise FordeError(f"the target column {target!r} in '{training_file}' holds lists or records; name another one.")
     classes = _classes(training.column(target), task)
     x = _features(columns[split], names, files[split])
     reference = x if files[split] == training_file else _features(training, names, training_file)
@@ -59,8 +64,7 @@ def read_table(path: Path, split: str, target: str | None, task: Task | None) ->
 
 
 def _read(path: Path) -> Any:
-    import pyarrow as pa
-
+    check_is_file(path)
     try:
         if path.suffix.lower() == ".csv":
             from pyarrow import csv
@@ -70,13 +74,15 @@ def _read(path: Path) -> Any:
             from pyarrow import parquet
 
             table = parquet.ParquetFile(path).read()
-    except FileNotFoundError as error:
-        raise FordeError(f"the file '{path}' is missing; check its name.") from error
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0][:120].rstrip(".")
+        names = table.column_names
+    except Exception as error:  # a broken file can raise anything, from ArrowException to UnicodeDecodeError
+        reason = str(error).partition("\n")[0][:120].rstrip(".")
         raise FordeError(f"'{path}' cannot be read as a table ({reason}); write it again.") from error
     if not table.num_rows:
         raise FordeError(f"'{path}' has no rows; write it again.")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise FordeError(f"'{path}' has more than one column {twice!r}; rename or drop one.")
     return table
 
 
@@ -115,9 +121,10 @@ def _numbers(column: Any, name: str, path: Path) -> np.ndarray:
 
     if not (kinds.is_integer(column.type) or kinds.is_floating(column.type) or kinds.is_boolean(column.type)):
         raise FordeError(
-            f"column '{name}' in '{path}' holds {column.type}, but numbers were expected; encode or drop it."
+            f"column {name!r} in '{path}' holds {column.type}, but numbers were expected; encode or drop it."
         )
-    values = column.to_numpy().astype(np.float32)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite
+        values = column.to_numpy().astype(np.float32)
     wrong = np.flatnonzero(~np.isfinite(values))
     if len(wrong):
         raise FordeError(

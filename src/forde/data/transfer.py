@@ -39,9 +39,9 @@ def fetch(
     anew, since nothing would tell whether the server's file is still the same.
     """
     part = target.with_name(f"{target.name}.part")
-    part.parent.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, ATTEMPTS + 1):
         try:
+            part.parent.mkdir(parents=True, exist_ok=True)
             _receive(url, part, resume=md5 is not None, progress=progress, max_bytes=max_bytes)
             break
         except _BrokenOffError as error:
@@ -51,6 +51,11 @@ def fetch(
                     "and it goes on from there."
                 ) from error
             time.sleep(PAUSE * 2 ** (attempt - 1))
+        except OSError as error:  # the network's errors have become others by now
+            raise FordeError(
+                f"'{part}' cannot be written ({error.strerror}); make room or choose another folder, and run the same "
+                "command again."
+            ) from error
     if md5 is not None and (found := file_md5(part)) != md5:
         part.unlink()
         raise FordeError(
@@ -85,7 +90,8 @@ def _receive(url: str, part: Path, *, resume: bool, progress: Progress | None, m
         error.close()
         if error.code == 416 and start:  # nothing is left to send: the part is whole, and the checksum decides
             return
-        raise FordeError(f"{url} answered {error.code} {error.reason}; see whether the publisher moved it.") from error
+        said = str(error.reason).partition("\n")[0]
+        raise FordeError(f"{url} answered {error.code} {said}; see whether the publisher moved it.") from error
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise FordeError(f"{url} cannot be reached ({reason}); check the network and try again.") from error
@@ -93,7 +99,8 @@ def _receive(url: str, part: Path, *, resume: bool, progress: Progress | None, m
         if not (answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {start}-")):
             start = 0  # the server sends the whole file
         length = answer.headers.get("Content-Length")
-        total = start + int(length) if length and length.isdigit() else None
+        # Not isdigit, which takes "²" for a number; int refuses thousands of digits.
+        total = start + int(length) if length and length.isdecimal() and len(length) < 20 else None
         _check_room(url, part, total, start, max_bytes)
         with part.open("ab" if start else "wb") as file:
             received = start
