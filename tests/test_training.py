@@ -199,7 +199,7 @@ class TestTasks:
         y = x.sum(1) + noise * torch.randn(600, generator=generator)
         trained = forde.Ensemble(lambda: MLP(2, [32], 2), 3, likelihood="learned-noise-regression")
         forde.fit(
-            trained, "forde-identity", (x, y), epochs=60, progress=False,
+            trained, "forde-identity", (x, y), epochs=150, progress=False,
             optimizer=lambda p: torch.optim.Adam(p, 1e-2),
         )  # fmt: skip
         std = trained.predict(torch.tensor([[0.5, 0.0], [-0.5, 0.0]])).aleatoric.sqrt()

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 
 class FordeError(ValueError):
     """A mistake in what was given to forde; its message is one sentence that a user can act on."""
+
+
+class NonFiniteError(FordeError):
+    """A loss, a gradient or a weight that is NaN or infinite."""
+
+
+class RunInterruptedError(FordeError):
+    """A run that a signal stopped, after everything was saved; its message says how to go on."""
+
+    def __init__(self, message: str, by: signal.Signals) -> None:
+        super().__init__(message)
+        self.signal = by
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects of a process that this signal ended: 130 after Ctrl-C, 143 after SIGTERM."""
+        return 128 + int(self.signal)
 
 
 def unknown_name(kind: str, given: object, known: Iterable[str]) -> FordeError:

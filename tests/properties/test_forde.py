@@ -134,7 +134,7 @@ def test_harmonic_closed_form(G: Tensor) -> None:
     S = pca.directions @ torch.diag(pca.variances) @ pca.directions.T
     eye = torch.eye(D, dtype=torch.float64)
     expected = S @ torch.linalg.inv(alpha * eye + (1 - alpha) * S)
-    matrix = Tuned(pca=pca, alpha=alpha, harmonic=True)._map(G.device, G.dtype)
+    matrix = Tuned(pca=pca, alpha=alpha, harmonic=True).matrix(G.device, G.dtype)
     torch.testing.assert_close(matrix @ matrix.T, expected, rtol=1e-9, atol=1e-12)
 
 

@@ -2,9 +2,18 @@
 
 from forde.engine.base import Engine, StepReport
 from forde.engine.choose import make_engine
+from forde.engine.compiled import CompiledEngine, CompiledStackEngine
 from forde.engine.eager import EagerEngine
 from forde.engine.exchange import exchange
-from forde.engine.graphed import GraphedEngine
 from forde.engine.vectorized import VectorizedEngine
 
-__all__ = ["EagerEngine", "Engine", "GraphedEngine", "StepReport", "VectorizedEngine", "exchange", "make_engine"]
+__all__ = [
+    "CompiledEngine",
+    "CompiledStackEngine",
+    "EagerEngine",
+    "Engine",
+    "StepReport",
+    "VectorizedEngine",
+    "exchange",
+    "make_engine",
+]

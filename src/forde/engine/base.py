@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Literal
@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 
 from forde.engine.capture import still_statistics
-from forde.engine.convolution import TwiceDifferentiable
+from forde.engine.convolution import AlignedChannels, TwiceDifferentiable
 from forde.engine.exchange import exchange
 from forde.engine.guards import (
     differentiable,
@@ -103,6 +103,8 @@ class Engine(ABC):
     """Whether losses and outputs are looked at in every step, for which the host waits for the device."""
     cheap_convolutions: bool = False
     """Whether convolutions that will be differentiated twice use `engine/convolution.py` instead of torch's own."""
+    fuse: bool = False
+    """Whether a compiler merges operations."""
     groups: list[dict[str, Tensor]]
     """For each unit its trainable parameters by name, `[...]` or `[M, ...]`: leaves that collect gradients."""
 
@@ -126,6 +128,10 @@ class Engine(ABC):
     def _inputs(self, x: Tensor) -> Tensor:
         """The batch `[B, ...]` as a unit takes it: `[B, ...]` or `[M, B, ...]`."""
 
+    def _laid_out(self, x: Tensor) -> Tensor:
+        """The batch `[B, ...]` in the memory layout that units like best."""
+        return x
+
     @abstractmethod
     def _of_unit(self, tensor: Tensor, unit: int) -> Tensor:
         """A unit's part of `[M, ...]`."""
@@ -141,6 +147,10 @@ class Engine(ABC):
     @abstractmethod
     def buffers(self, unit: int) -> dict[str, Tensor]:
         """What a unit's forward pass may change beside parameters (running statistics), `[...]` or `[M, ...]`."""
+
+    @abstractmethod
+    def frozen(self, unit: int) -> dict[str, Tensor]:
+        """A unit's parameters that are not trained, `[...]` or `[M, ...]`."""
 
     def close(self) -> None:
         """Give the members back as plain networks."""
@@ -191,7 +201,7 @@ class Engine(ABC):
         if found.z is None or factor is None:
             self.pull_back(None)
             return StepReport(found.losses, torch.zeros_like(found.losses), None, None)
-        forces = exchange(self.method, found.z, found.loss_gradients, factor)
+        forces = self._exchange(found.z, found.loss_gradients, factor)
         self.pull_back(forces)
         return StepReport(found.losses, forces.energy, forces.bandwidth, found.z)
 
@@ -205,7 +215,7 @@ class Engine(ABC):
                 "members that repel must see the same batch; use independent_data with 'deep-ensemble' only."
             )
         found = []
-        for unit in range(len(self.groups)):
+        for unit in self._each_unit():
             xu, yu = (x[unit], y[unit]) if isinstance(x, list) else (x, y)
             assert isinstance(xu, Tensor) and isinstance(yu, Tensor)
             found.append(self._forward_unit(unit, xu, yu, repel=repel))
@@ -216,13 +226,17 @@ class Engine(ABC):
             torch.cat(gradients) if gradients else None,
         )
 
+    def _exchange(self, z: Tensor, loss_gradients: Tensor | None, factor: float | Tensor) -> Forces:
+        """Phase 2."""
+        return exchange(self.method, z, loss_gradients, factor)
+
     def pull_back(self, forces: Forces | None) -> None:
         """Phase 3: leave the gradient of loss, repulsion and priors in `.grad` of the parameters."""
         # SVGD in weight space shares the driving forces first; each member's own repulsion is added afterwards.
         mixing = None if forces is None or self._mixes_representations else forces.mixing
         repulsion: list[Sequence[Tensor | None]] = []
         if forces is not None:
-            for unit in range(len(self.groups)):
+            for unit in self._each_unit():
                 cotangent = self._of_unit(forces.cotangent, unit)
                 repulsion.append(self._pull_back_unit(unit, cotangent, apart=mixing is not None))
         if self.head:
@@ -238,6 +252,13 @@ class Engine(ABC):
                 for parameter, gradient in zip(group.values(), own, strict=True):
                     if gradient is not None:
                         parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+    def _each_unit(self) -> Iterator[int]:
+        """Units in order; an engine may set up the place where each of them runs."""
+        yield from range(len(self.groups))
+
+    def settle(self) -> None:
+        """Wait for steps that are still running, and raise what went wrong in them."""
 
     def _forward_unit(self, unit: int, x: Tensor, y: Tensor, *, repel: bool) -> Forward:
         """Phase 1 of one unit. Without repulsion its gradients are left in `.grad` at once."""
@@ -327,10 +348,12 @@ class Engine(ABC):
                 stack.enter_context(torch.autocast(x.device.type, torch.bfloat16))
             if differentiate:
                 inputs = differentiable(inputs)
-                self._convolutions = TwiceDifferentiable()
+                self._convolutions = TwiceDifferentiable(for_compiler=self.fuse)
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # fused attention has no second derivative
                 if self.cheap_convolutions:
                     stack.enter_context(self._convolutions)
+            if self.cheap_convolutions:
+                stack.enter_context(AlignedChannels())
             view = self._run(unit, inputs, y, tensors)
         if self.checks:
             self.ensemble.likelihood.check_output(view.output[0] if view.stacked else view.output, y)

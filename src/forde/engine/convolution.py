@@ -19,7 +19,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+
+from forde.engine.batchnorm import batch_norm, relu
 
 
 class Geometry(NamedTuple):
@@ -49,8 +52,8 @@ class _Convolve(torch.autograd.Function):
         if ctx.mode is not None and ctx.mode.weights_unwanted:
             wanted = (wanted[0], False, False)
         return (
-            _InputGradient.apply(g, w, x.shape, ctx.geometry) if wanted[0] else None,
-            _WeightGradient.apply(g, x, w.shape, ctx.geometry) if wanted[1] else None,
+            _InputGradient.apply(g, w, x, ctx.geometry) if wanted[0] else None,
+            _WeightGradient.apply(g, x, w, ctx.geometry) if wanted[1] else None,
             g.transpose(0, 1).flatten(1).sum(1) if wanted[2] else None,
             None,
             None,
@@ -59,10 +62,9 @@ class _Convolve(torch.autograd.Function):
 
 class _InputGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, g: Tensor, w: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
-        ctx.save_for_backward(g, w)
+    def forward(ctx: Any, g: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(g, w)  # of x only shape and memory layout are read
         ctx.geometry = geometry
-        x = g.new_empty(1).expand(shape)  # only its shape is read
         return torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (True, False, False))[0]
 
     @staticmethod
@@ -70,7 +72,7 @@ class _InputGradient(torch.autograd.Function):
         (v,), (g, w) = gradients, ctx.saved_tensors
         return (
             _Convolve.apply(v, w, None, ctx.geometry, None) if ctx.needs_input_grad[0] else None,
-            _WeightGradient.apply(g, v, w.shape, ctx.geometry) if ctx.needs_input_grad[1] else None,
+            _WeightGradient.apply(g, v, w, ctx.geometry) if ctx.needs_input_grad[1] else None,
             None,
             None,
         )
@@ -78,10 +80,9 @@ class _InputGradient(torch.autograd.Function):
 
 class _WeightGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, g: Tensor, x: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
-        ctx.save_for_backward(g, x)
+    def forward(ctx: Any, g: Tensor, x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(g, x)  # of w only shape and memory layout are read
         ctx.geometry = geometry
-        w = g.new_empty(1).expand(shape)  # only its shape is read
         return torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (False, True, False))[1]
 
     @staticmethod
@@ -89,7 +90,7 @@ class _WeightGradient(torch.autograd.Function):
         (u,), (g, x) = gradients, ctx.saved_tensors
         return (
             _Convolve.apply(x, u, None, ctx.geometry, None) if ctx.needs_input_grad[0] else None,
-            _InputGradient.apply(g, u, x.shape, ctx.geometry) if ctx.needs_input_grad[1] else None,
+            _InputGradient.apply(g, u, x, ctx.geometry) if ctx.needs_input_grad[1] else None,
             None,
             None,
         )
@@ -100,7 +101,10 @@ TRANSPOSED = {torch.conv_transpose1d: 1, torch.conv_transpose2d: 2, torch.conv_t
 
 
 class TwiceDifferentiable(TorchFunctionMode):
-    """Inside, every convolution of any network has the cheap second derivative; its value is the same to the last bit.
+    """Inside, convolutions and BatchNorm of any network have a cheap second derivative; their values stay the same.
+
+    Args:
+        for_compiler: write BatchNorm out as formulas that a compiler can merge.
 
     >>> x, w = torch.randn(2, 3, 8, 8, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
     >>> with TwiceDifferentiable():
@@ -109,7 +113,10 @@ class TwiceDifferentiable(TorchFunctionMode):
     True
     """
 
-    weights_unwanted = False
+    def __init__(self, *, for_compiler: bool = False) -> None:
+        super().__init__()
+        self.for_compiler = for_compiler
+        self.weights_unwanted = False
 
     @contextmanager
     def input_gradients_only(self) -> Iterator[None]:
@@ -131,7 +138,39 @@ class TwiceDifferentiable(TorchFunctionMode):
             return _plain(self, func, PLAIN[func], *args, **kwargs)
         if func in TRANSPOSED:
             return _transposed(self, func, TRANSPOSED[func], *args, **kwargs)
+        if func is F.batch_norm:
+            return _batch_norm(self, *args, **kwargs)
+        if self.for_compiler and func in (F.relu, torch.relu) and _follows_batch_norm(*args, **kwargs):
+            return relu(args[0])
         return func(*args, **kwargs)
+
+
+class AlignedChannels(TorchFunctionMode):
+    """Inside, images of 3 channels are given 8, the others 0, where the arithmetic is of 16 bits on a GPU.
+
+    Tensor cores read channels in groups of eight; for a first layer of three cuDNN falls back to kernels that take
+    several times as long as any other layer of the network. The numbers stay the same.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.conv2d and len(args) >= 2 and _is_unaligned(*args[:2], kwargs.get("groups", 1), *args[6:7]):
+            missing = -args[0].shape[1] % CHANNELS_READ_AT_ONCE
+            x, w = (F.pad(tensor, (0, 0, 0, 0, 0, missing)) for tensor in args[:2])
+            return func(x, w, *args[2:], **kwargs)
+        return func(*args, **kwargs)
+
+
+CHANNELS_READ_AT_ONCE = 8
+
+
+def _is_unaligned(x: Tensor, w: Tensor, *groups: int) -> bool:
+    if x.dim() != 4 or any(n != 1 for n in groups) or x.shape[1] % CHANNELS_READ_AT_ONCE == 0:
+        return False
+    halved = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda").itemsize == 2
+    return x.is_cuda and (halved or x.itemsize == 2)
 
 
 def _plain(  # noqa: PLR0917  (torch's own order of arguments)
@@ -175,6 +214,26 @@ def _transposed(  # noqa: PLR0917  (torch's own order of arguments)
         _each(stride, dims), _each(padding, dims), _each(dilation, dims), True, _each(output_padding, dims), groups
     )
     return _convolve(mode, input, weight, bias, geometry)
+
+
+def _batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
+    mode: TwiceDifferentiable,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not training or input.numel() <= input.shape[1]:  # one value per channel is torch's to refuse
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    return batch_norm(input, running_mean, running_var, weight, bias, momentum, eps, open_up=mode.for_compiler)
+
+
+def _follows_batch_norm(*arguments: Any, inplace: bool = False) -> bool:
+    return not inplace and arguments[1:] in ((), (False,)) and getattr(arguments[0], "from_batch_norm", False)
 
 
 def _each(value: Any, dims: int) -> tuple[int, ...]:

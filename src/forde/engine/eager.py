@@ -17,6 +17,9 @@ from forde.spaces import View
 class EagerEngine(Engine):
     """Members one after another; their graphs are kept while they interact, or made again (`memory`).
 
+    On a CPU second derivatives are the cheap ones of `engine/convolution.py`. On a GPU those would be slower here: the
+    loop waits for Python, in which they are written.
+
     >>> from torch import nn
     >>> from forde import Ensemble, method
     >>> ensemble = Ensemble(lambda: nn.Linear(4, 3), n_members=2)
@@ -30,6 +33,7 @@ class EagerEngine(Engine):
         self, ensemble: Ensemble, method: Method, precision: Precision = "float32", memory: Memory = "speed"
     ) -> None:
         super().__init__(ensemble, method, precision, memory)
+        self.cheap_convolutions = ensemble.device.type == "cpu"
         self.layers = [method.feature_layer(member) for member in ensemble.members]
         self.groups = [{n: p for n, p in member.named_parameters() if p.requires_grad} for member in ensemble.members]
 
@@ -46,6 +50,9 @@ class EagerEngine(Engine):
 
     def buffers(self, unit: int) -> dict[str, Tensor]:
         return dict(self.ensemble.members[unit].named_buffers())
+
+    def frozen(self, unit: int) -> dict[str, Tensor]:
+        return {n: p for n, p in self.ensemble.members[unit].named_parameters() if not p.requires_grad}
 
     def _of_unit(self, tensor: Tensor, unit: int) -> Tensor:
         return tensor[unit]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
-from forde.errors import FordeError
+from forde.errors import FordeError, NonFiniteError
 
 NO_SECOND_DERIVATIVE = (
     "double backward",
@@ -22,7 +24,7 @@ def refuse_non_finite(losses: Tensor, step: int) -> None:
     finite = losses.isfinite()
     if not bool(finite.all()):
         member = int((~finite).nonzero()[0])
-        raise FordeError(
+        raise NonFiniteError(
             f"the loss of member {member} is {float(losses[member])} at step {step}; training stopped before the "
             "weights were touched, so lower the learning rate or check the inputs."
         )
@@ -74,3 +76,27 @@ def explaining_second_derivatives() -> Iterator[None]:
         if not any(phrase in text.lower() for phrase in NO_SECOND_DERIVATIVE):
             raise
         raise no_second_derivative(text.splitlines()[0]) from error
+
+
+GIB = 2**30
+
+
+@contextmanager
+def explaining_memory(memory: str) -> Iterator[None]:
+    """Turns running out of memory into what was needed, what there is, and what to set."""
+    try:
+        yield
+    except RuntimeError as error:  # torch.OutOfMemoryError is one; a CPU's allocator raises the plain kind
+        asked = re.search(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)", str(error))
+        if asked is None:
+            raise
+        size = float(asked[1]) * {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": GIB}[asked[2]]
+        where, there = "memory", ""
+        if isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_available():
+            size += torch.cuda.max_memory_allocated()
+            where, there = "GPU memory", f", and the GPU has {torch.cuda.mem_get_info()[1] / GIB:.1f} GiB"
+        less = "" if memory == "low" else f"memory='low' (it was '{memory}'), "
+        raise FordeError(
+            f"training ran out of {where}: at least {size / GIB:.1f} GiB were needed at once{there}; use {less}a "
+            "smaller batch_size or fewer members."
+        ) from error

@@ -74,6 +74,10 @@ class VectorizedEngine(Engine):
     def buffers(self, unit: int) -> dict[str, Tensor]:
         return {name: self.stacks[name] for name, _ in self.network.named_buffers()}
 
+    def frozen(self, unit: int) -> dict[str, Tensor]:
+        names = [name for name, _ in self.network.named_parameters() if name not in self.groups[0]]
+        return {name: self.stacks[name] for name in names}
+
     def _of_unit(self, tensor: Tensor, unit: int) -> Tensor:
         return tensor
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,31 +17,56 @@ def squared_distances(live: Tensor, frozen: Tensor) -> Tensor:
     """q_ijb = ‖live_ib − frozen_jb‖²: `[M, B, D]`, `[M, B, D]` → `[M, M, B]`; gradients flow to `live` only.
 
     Formed from differences: where members nearly coincide the bandwidth is about 1e-12, and the usual expansion
-    ‖a‖² + ‖b‖² − 2⟨a, b⟩ would amplify its rounding by 1e12. Neither pass holds more than a slice of `[M, M, B, D]`.
+    ‖a‖² + ‖b‖² − 2⟨a, b⟩ would amplify its rounding by 1e12. Neither pass holds more than a slice of `[M, M, B, D]`
+    (on a CPU torch has a loop for it that holds none).
 
     >>> squared_distances(torch.tensor([[[0.0]], [[3.0]]]), torch.tensor([[[0.0]], [[1.0]]])).squeeze(-1)
     tensor([[0., 1.],
             [9., 4.]])
     """
-    result: Tensor = _SquaredDistances.apply(live, frozen.detach())
+    frozen = frozen.detach()
+    if live.device.type == "cpu":
+        places = live.transpose(0, 1), frozen.transpose(0, 1)
+        return torch.cdist(*places, compute_mode="donot_use_mm_for_euclid_dist").square().permute(1, 2, 0)
+    result: Tensor = _SquaredDistances.apply(live, frozen)
     return result
+
+
+@contextmanager
+def in_one_piece() -> Iterator[None]:
+    """For a compiler, which forms differences without holding them: no slices inside."""
+    global CHUNK  # noqa: PLW0603
+    before, CHUNK = CHUNK, 1 << 62
+    try:
+        yield
+    finally:
+        CHUNK = before
 
 
 class _SquaredDistances(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, live: Tensor, frozen: Tensor) -> Tensor:
         ctx.save_for_backward(live, frozen)
-        q = live.new_zeros(len(live), len(frozen), live.shape[1])
+        q: Tensor | None = None
         for rows, columns in _blocks(live, frozen):
-            q[rows] += _differences(live, frozen, rows, columns).square().sum(-1)
+            squares = _differences(live, frozen, rows, columns).square().sum(-1)
+            if len(squares) == len(live) and q is None:
+                q = squares
+                continue
+            q = live.new_zeros(len(live), len(frozen), live.shape[1]) if q is None else q
+            q[rows] += squares
+        assert q is not None
         return q
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         live, frozen = ctx.saved_tensors
         weight = 2 * gradients[0]
+        blocks = list(_blocks(live, frozen))
+        if len(blocks) == 1:
+            return (_differences(live, frozen, *blocks[0]) * weight.unsqueeze(-1)).sum(1), None
         result = torch.zeros_like(live)
-        for rows, columns in _blocks(live, frozen):
+        for rows, columns in blocks:
             difference = _differences(live, frozen, rows, columns)
             result[rows, :, columns] = difference.mul_(weight[rows].unsqueeze(-1)).sum(1)
         return result, None

@@ -54,7 +54,7 @@ class Identity(Metric):
 
 
 @dataclass(frozen=True)
-class _Spectral(Metric):
+class Spectral(Metric):
     """A weight per principal direction; not yet fitted while `pca` is None."""
 
     rank: int | None = None
@@ -76,7 +76,7 @@ class _Spectral(Metric):
         return replace(self, pca=fit_pca(batches, center=self.center, rank=self.rank))
 
     def __call__(self, s: Tensor) -> Tensor:
-        matrix = self._map(s.device, s.dtype)
+        matrix = self.matrix(s.device, s.dtype)
         if s.shape[-1] != matrix.shape[0]:
             raise FordeError(
                 f"the metric was fitted to inputs of {matrix.shape[0]} values, but members are compared by vectors of "
@@ -86,7 +86,7 @@ class _Spectral(Metric):
         # force, where one product over all rows may round equal rows differently.
         return torch.stack([member @ matrix for member in s])
 
-    def _map(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+    def matrix(self, device: torch.device, dtype: torch.dtype) -> Tensor:
         """R with RRᵀ = Σ⁻¹ `[D, R]`, or `[D, R + D]` where directions outside U weigh something too."""
         if (device, dtype) not in self._maps:
             if self.pca is None:
@@ -107,7 +107,7 @@ class _Spectral(Metric):
 
 
 @dataclass(frozen=True)
-class PCA(_Spectral):
+class PCA(Spectral):
     """Weights λ_d: repulsion follows the directions in which the data varies.
 
     Args:
@@ -125,7 +125,7 @@ class PCA(_Spectral):
 
 
 @dataclass(frozen=True)
-class Tuned(_Spectral):
+class Tuned(Spectral):
     """Between Identity (α = 0) and PCA (α = 1).
 
     Args:

@@ -48,10 +48,15 @@ class RBF(Kernel):
 
     def __call__(self, live: Tensor, frozen: Tensor) -> Similarity:
         seen = self.metric(live)
-        same = live.data_ptr() == frozen.data_ptr() and live.shape == frozen.shape
-        q = squared_distances(seen, seen if same else self.metric(frozen))
+        q = squared_distances(seen, seen if _same_numbers(live, frozen) else self.metric(frozen))
         h = as_bandwidth(self.bandwidth)(q)
         return Similarity((-q / h).exp(), h)
 
     def prepare(self, batches: Callable[[], Iterator[Tensor]]) -> RBF:
         return replace(self, metric=self.metric.prepare(batches))
+
+
+def _same_numbers(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors show the same memory in the same way; asked of the storage, which a traced tensor has too."""
+    same_storage = a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    return same_storage and (a.shape, a.stride(), a.storage_offset()) == (b.shape, b.stride(), b.storage_offset())

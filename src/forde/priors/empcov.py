@@ -77,15 +77,14 @@ class EmpCov(Prior):
     def add_gradients(self, parameters: Mapping[str, Tensor]) -> None:
         if self.precision is None:
             raise FordeError("the EmpCov prior is not fitted; train with forde.fit, or call prior.prepare first.")
-        for name, parameter in parameters.items():
-            if name != f"{self.fitted_layer}.weight":
-                add_decay(parameter, self.weight_decay)
-            elif parameter.grad is not None:
-                rows = parameter.detach().reshape(-1, len(self.precision))
-                pull = (rows @ self.precision.to(rows)).view_as(parameter)
-                parameter.grad.add_(pull, alpha=self.weight_decay)
-                if self.extra_isotropic:
-                    add_decay(parameter, self.weight_decay)
+        first = f"{self.fitted_layer}.weight"
+        isotropic = [p for name, p in parameters.items() if name != first or self.extra_isotropic]
+        add_decay(isotropic, self.weight_decay)
+        weight = parameters.get(first)
+        if weight is not None and weight.grad is not None:
+            rows = weight.detach().reshape(-1, len(self.precision))
+            pull = (rows @ self.precision.to(rows)).reshape(weight.shape)
+            weight.grad.add_(pull, alpha=self.weight_decay)
 
 
 def first_layer(network: nn.Module, name: str | None = None) -> tuple[str, nn.Module]:

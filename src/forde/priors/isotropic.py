@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from forde.errors import FordeError
@@ -31,11 +32,12 @@ class Isotropic(Prior):
             raise FordeError(f"weight_decay is {self.weight_decay}, but 0 or a positive number was expected.")
 
     def add_gradients(self, parameters: Mapping[str, Tensor]) -> None:
-        for parameter in parameters.values():
-            add_decay(parameter, self.weight_decay)
+        add_decay(parameters.values(), self.weight_decay)
 
 
-def add_decay(parameter: Tensor, weight_decay: float) -> None:
-    """grad += λθ in place, where there is a gradient."""
-    if weight_decay and parameter.grad is not None:
-        parameter.grad.add_(parameter.detach(), alpha=weight_decay)
+def add_decay(parameters: Iterable[Tensor], weight_decay: float) -> None:
+    """grad += λθ in place, where there is a gradient; one call for all parameters."""
+    trained = [parameter for parameter in parameters if parameter.grad is not None]
+    if weight_decay and trained:
+        with torch.no_grad():
+            torch._foreach_add_([p.grad for p in trained if p.grad is not None], trained, alpha=weight_decay)

@@ -1,0 +1,597 @@
+"""Steps without Python: each unit's step is traced and compiled once, and on a GPU the whole step is one CUDA graph.
+
+Members of one architecture share one compiled function. The first step of a run is made by the plain engine; the
+compiled one must give the same gradients on the same batch before it takes over. Where a network cannot be traced, or
+gives something else (it branches on its data or on random numbers of Python's), the plain engine stays, and one line in
+the log says why.
+
+On a GPU the members of a step run on several streams, and exchange, priors and the optimiser are part of the graph.
+Batch, learning rate and the repulsion's weight may change between replays.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import statistics
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from forde.engine.base import Batch, Engine, Forward, Memory, Precision, StepReport, random_state, set_random_state
+from forde.engine.capturable import captured, learning_rates, make_capturable, settings
+from forde.engine.eager import EagerEngine
+from forde.engine.exchange import exchange
+from forde.engine.guards import refuse_non_finite
+from forde.engine.tracing import Traced, trace, trace_exchange
+from forde.engine.vectorized import VectorizedEngine, alike
+from forde.ensemble import Ensemble
+from forde.errors import FordeError
+from forde.kernels.metric import Identity, Spectral
+from forde.kernels.rbf import RBF
+from forde.methods.base import Method
+from forde.rules import Forces
+
+log = logging.getLogger(__name__)
+
+TRIALS = 3
+SAVED_SHARE = 0.6
+"""Of a plain step's time, what a compiled one saves at least."""
+SECONDS_TO_COMPILE = 1.5
+"""For each layer with parameters: 63 s for ResNet18 under FoRDE, on 16 cores."""
+STREAMS = 5
+WARM_UP_STEPS = 2
+"""Compiled steps before the capture, in which allocations and algorithm choices settle."""
+STEPS_IN_FLIGHT = 2
+"""How far the host may run ahead of the device before it looks at a step's losses."""
+AGREEMENT, ROUGH_AGREEMENT = 2e-2, 0.7
+"""Largest relative difference of a member's gradient from the plain engine's; rough where it is in bfloat16 or TF32,
+whose rounding alone moves the gradient of a deep network with BatchNorm by a quarter."""
+
+Key = tuple[object, ...]
+
+
+@dataclass
+class _Program:
+    """A unit's step, traced and compiled."""
+
+    traced: Traced
+    first: Callable[..., Sequence[Tensor]]
+    second: Callable[..., Sequence[Tensor]] | None
+
+
+@dataclass
+class _Kind:
+    """All steps with batches of one shape, with or without repulsion."""
+
+    programs: list[_Program]
+    """One for each unit; the same object where units share it."""
+    exchange: Callable[..., Sequence[Tensor]] | None = None
+    exchange_names: list[str] = field(default_factory=list)
+    capturable: bool = True
+    """Eigenvectors and linear systems come from a library that cannot be captured, and fails for good if one tries."""
+    steps: int = 0
+    replays: dict[bool, _Replay] = field(default_factory=dict)
+    """By whether the optimiser is part of it."""
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """A captured step: where its inputs go and where its results appear."""
+
+    graph: torch.cuda.CUDAGraph
+    x: Tensor
+    y: Tensor
+    factor: Tensor | None
+    report: StepReport
+    gradients: list[Tensor | None]
+    lrs: list[Tensor]
+
+
+class _Compiled(Engine):
+    """Mixed into an engine that says what a unit is."""
+
+    def _prepare(self, steps: int | None) -> None:
+        """`steps`: how many the run will have, where compiling has to pay within them; None where it was asked for."""
+        self._to_pay_within = steps
+        self._trials: list[float] = []
+        self.fuse = can_fuse(self.ensemble.device)
+        self._kinds: dict[Key, _Kind] = {}
+        self._current: _Kind | None = None
+        self._new_buffers: list[tuple[list[Tensor], Sequence[Tensor]]] = []
+        self._plain_only = False
+        self._streams: list[torch.cuda.Stream] = []
+        self._pool: Any = None
+        self._optimizer_inside: list[tuple[object, ...]] | None = None
+        self._metric, self._comparison = _metric_apart(self.method, self.ensemble)
+        self._bad = torch.zeros((), device=self.ensemble.device)
+        self._in_flight: deque[tuple[torch.cuda.Event, Tensor, int]] = deque()
+
+    def close(self) -> None:
+        self._kinds.clear()
+        self._in_flight.clear()
+        super().close()
+
+    def update(
+        self,
+        x: Batch,
+        y: Batch,
+        optimizer: Optimizer,
+        *,
+        step: int = 0,
+        epoch: int = 0,
+        data_size: int | None = None,
+    ) -> StepReport:
+        inside = self._takes_in(optimizer) and isinstance(x, Tensor)
+        if not inside:
+            return super().update(x, y, optimizer, step=step, epoch=epoch, data_size=data_size)
+        factor = self.factor(y, step=step, epoch=epoch, data_size=data_size)
+        return self._run_step(x, y, factor, step, optimizer)
+
+    def gradients(self, x: Batch, y: Batch, factor: float | Tensor | None, *, step: int) -> StepReport:
+        return self._run_step(x, y, factor, step, None)
+
+    def settle(self) -> None:
+        while self._in_flight:
+            self._look_at_oldest()
+
+    def _takes_in(self, optimizer: Optimizer) -> bool:
+        """Whether the optimiser can be part of the graph; its settings beside the learning rate must stay."""
+        if self.ensemble.device.type != "cuda" or self._plain_only:
+            return False
+        if self._optimizer_inside is None:
+            inside = make_capturable(optimizer, self.ensemble.device)
+            self._optimizer_inside = settings(optimizer) if inside else []
+        return self._optimizer_inside == settings(optimizer)
+
+    def _run_step(
+        self, x: Batch, y: Batch, factor: float | Tensor | None, step: int, optimizer: Optimizer | None
+    ) -> StepReport:
+        if self._to_pay_within is not None:
+            return self._trial(x, y, factor, step, optimizer)
+        kind = self._kind(x, y, factor)
+        if kind is None:
+            report = self._plain(x, y, factor, step)
+            if optimizer is not None:
+                optimizer.step()
+            return report
+        assert isinstance(x, Tensor) and isinstance(y, Tensor)
+        if x.device.type != "cuda":
+            return self._compiled(kind, x, y, factor, step)
+        if kind.steps < WARM_UP_STEPS or not kind.capturable:
+            kind.steps += 1
+            return self._beside(lambda: self._compiled(kind, x, y, factor, step), optimizer)
+        inside = optimizer is not None
+        if inside not in kind.replays:
+            try:
+                kind.replays[inside] = self._capture(kind, x, y, factor, optimizer)
+            except RuntimeError as error:
+                self._give_up(f"the step cannot be captured in a CUDA graph ({_first_line(error)})")
+                return self._run_step(x, y, factor, step, optimizer)
+        return self._replay(kind.replays[inside], x, y, factor, step, optimizer)
+
+    def _trial(
+        self, x: Batch, y: Batch, factor: float | Tensor | None, step: int, optimizer: Optimizer | None
+    ) -> StepReport:
+        """A plain step on the clock; after a few of them, decide whether compiling pays."""
+        assert self._to_pay_within is not None
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        report = self._plain(x, y, factor, step)
+        if optimizer is not None:
+            optimizer.step()
+        torch.cuda.synchronize()
+        self._trials.append(time.perf_counter() - started)
+        if len(self._trials) < TRIALS:
+            return report
+        saved = (self._to_pay_within - TRIALS) * statistics.median(self._trials) * SAVED_SHARE
+        cost = sum(SECONDS_TO_COMPILE * bool(list(m.parameters(recurse=False))) for m in self._modules(0).modules())
+        self._to_pay_within = None
+        if saved > cost:
+            log.info("engine: compiled, which takes about %.0f s and saves about %.0f s", cost, saved)
+        else:
+            self._give_up(f"compiling would take about {cost:.0f} s and save about {saved:.0f} s")
+        return report
+
+    def _plain(self, x: Batch, y: Batch, factor: float | Tensor | None, step: int) -> StepReport:
+        self._current = None
+        report = super().gradients(x, y, factor, step=step)
+        self._match_layouts()
+        return report
+
+    def _compiled(self, kind: _Kind, x: Tensor, y: Tensor, factor: float | Tensor | None, step: int) -> StepReport:
+        self._current = kind
+        try:
+            report = super().gradients(self._laid_out(x), y, factor, step=step)
+            self._move_buffers()
+            self._match_layouts()
+            return report
+        finally:
+            self._current = None
+
+    def _kind(self, x: Batch, y: Batch, factor: float | Tensor | None) -> _Kind | None:
+        """The compiled step for such a batch; compiled where it is the first of its kind."""
+        if self._plain_only or isinstance(x, list) or isinstance(y, list):
+            return None
+        key = (factor is None, x.shape, x.dtype, y.shape, y.dtype)
+        if key not in self._kinds and not any(known[0] == key[0] for known in self._kinds):
+            self._compile(key, x, y, factor)
+        return self._kinds.get(key)  # the last, smaller batch of an epoch is left to the plain engine
+
+    def _compile(self, key: Key, x: Tensor, y: Tensor, factor: float | Tensor | None) -> None:
+        started = time.perf_counter()
+        if self.fuse:
+            log.info("engine: compiling the step, once per run (seconds to minutes; cached between runs)")
+        buffers = [b for unit in range(len(self.groups)) for b in self.buffers(unit).values()]
+        before, random = [b.clone() for b in buffers], random_state(x.device)
+        self._plain(x, y, factor, step=0)
+        expected = _snapshot(self.groups)
+        moved, drawn = [b.clone() for b in buffers], random_state(x.device)
+        _restore(buffers, before)
+        set_random_state(random, x.device)
+        reason: str | None = None
+        self.checks = False
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the compiler's advice is not the user's business
+                kind = _Kind(self._programs(x, y, repel=factor is not None), capturable=factor is None)
+                report = self._compiled(kind, x, y, factor, step=0)
+                if report.z is not None and x.is_cuda:
+                    self._compile_exchange(kind, report.z)
+                    self._compiled(kind, x, y, factor, step=0)
+            if not any(program.traced.random for program in kind.programs):
+                reason = self._disagreement(expected, buffers, moved)
+                if all(torch.equal(a, b) for a, b in zip(random, drawn, strict=True)) is False:
+                    reason = reason or "it draws random numbers that the trace does not show"
+        except FordeError:
+            raise
+        except Exception as error:  # whatever the compiler stumbles over, training goes on without it
+            reason = f"it cannot be traced or compiled ({_first_line(error)})"
+        finally:
+            self.checks = True
+            _restore(buffers, before)
+            set_random_state(random, x.device)
+        if reason is not None:
+            self._give_up(reason)
+            return
+        self._kinds[key] = kind
+        log.info("engine: compiled in %.0f s (%s)", time.perf_counter() - started, self._in_words(kind))
+
+    def _compile_exchange(self, kind: _Kind, z: Tensor) -> None:
+        """Phase 2 is cheap in arithmetic but has many small operations; where it cannot be traced it stays as it is."""
+        if any(program.traced.has_loss_gradient for program in kind.programs):
+            return
+        try:
+            graph, kind.exchange_names = trace_exchange(self._comparison, z, None)
+        except RuntimeError as error:
+            log.info("engine: the exchange stays as it is (%s)", _first_line(error))
+            return
+        kind.exchange = self._fused(graph)
+        kind.capturable = not any("linalg" in str(node.target) for node in graph.graph.nodes)
+
+    def _in_words(self, kind: _Kind) -> str:
+        units = len(self.groups)
+        what = "operations fused" if self.fuse else "operations traced; no compiler was found"
+        distinct = len({id(program) for program in kind.programs})
+        return f"{what}; {distinct} function{'s' * (distinct > 1)} for {units} unit{'s' * (units > 1)}"
+
+    def _give_up(self, reason: str) -> None:
+        plain = "vectorized" if isinstance(self, VectorizedEngine) else "eager"
+        log.info("engine: %s after all, %s", plain, reason)
+        self._plain_only = True
+        self._kinds.clear()
+
+    def _programs(self, x: Tensor, y: Tensor, *, repel: bool) -> list[_Program]:
+        x = self._laid_out(x)
+        programs: list[_Program] = []
+        shared: dict[bool, _Program] = {}
+        same = alike(self.ensemble)
+        for unit in range(len(self.groups)):
+            recompute = repel and not self._keeps_graph(unit)
+            if recompute not in shared:
+                metric = self._metric if repel else None
+                traced = trace(self, unit, x, y, repel=repel, metric=metric, fused=self.fuse, recompute=recompute)
+                program = _Program(traced, self._fused(traced.first), self._fused(traced.second))
+                programs.append(program)
+                if same and not traced.constants:
+                    shared[recompute] = program
+            else:
+                programs.append(shared[recompute])
+        return programs
+
+    def _fused(self, module: Any) -> Any:
+        if module is None or not self.fuse:
+            return module
+        return torch.compile(module, dynamic=False, fullgraph=True)
+
+    def _disagreement(
+        self, expected: list[dict[str, Tensor]], buffers: list[Tensor], moved: list[Tensor]
+    ) -> str | None:
+        """What the compiled step computes differently from the plain one, or None."""
+        tf32 = self.ensemble.device.type == "cuda" and torch.backends.cudnn.allow_tf32
+        tolerance = ROUGH_AGREEMENT if tf32 or self.precision == "bf16" else AGREEMENT
+        for unit, group in enumerate(self.groups):
+            if {n for n, p in group.items() if p.grad is not None} != set(expected[unit]):
+                return f"gradients of unit {unit} are missing"
+            distances = [(group[n].grad - g).double().norm() for n, g in expected[unit].items()]  # type: ignore[operator]
+            sizes = [g.double().norm() for g in expected[unit].values()]
+            if not sizes:
+                continue
+            error, size = torch.stack(distances).norm(), torch.stack(sizes).norm()
+            if not float(error) <= tolerance * float(size) + 1e-12:
+                return f"its gradient differs by {float(error / size):.1%} (does the forward pass branch in Python?)"
+        for found, wanted in zip(buffers, moved, strict=True):
+            if not torch.allclose(found.double(), wanted.double(), rtol=tolerance, atol=tolerance):
+                return "it leaves other values in the network's buffers"
+        return None
+
+    def _forward_unit(self, unit: int, x: Tensor, y: Tensor, *, repel: bool) -> Forward:
+        if self._current is None:
+            return super()._forward_unit(unit, x, y, repel=repel)
+        program = self._current.programs[unit]
+        traced = program.traced
+        given = [*self.groups[unit].values(), *self.frozen(unit).values(), *self.buffers(unit).values()]
+        given += [*([self._metric] if repel and self._metric is not None else []), x, y]
+        with torch.no_grad():
+            results = list(program.first(*given))
+        losses = results.pop(0)
+        z = results.pop(0) if repel else None
+        loss_gradients = results.pop(0) if traced.has_loss_gradient else None
+        n = len(traced.buffer_names)
+        self._new_buffers.append((list(self.buffers(unit).values()), results[:n]))
+        if repel:
+            self._waiting[unit] = [*given, *results[n:]]
+        else:
+            for name, gradient in zip(traced.of_objective, results[n:], strict=True):
+                self.groups[unit][name].grad = gradient
+        return Forward(losses, z, loss_gradients)
+
+    def _pull_back_unit(self, unit: int, cotangent: Tensor, *, apart: bool) -> Sequence[Tensor | None]:
+        if self._current is None:
+            return super()._pull_back_unit(unit, cotangent, apart=apart)
+        program = self._current.programs[unit]
+        traced, group = program.traced, self.groups[unit]
+        assert program.second is not None
+        with torch.no_grad():
+            gradients = list(program.second(*self._waiting.pop(unit), cotangent))
+        for name in traced.of_objective:
+            group[name].grad = gradients.pop(0)
+        own = dict(zip(traced.of_repulsion, gradients, strict=True))
+        return [own.get(name) for name in group]
+
+    def _exchange(self, z: Tensor, loss_gradients: Tensor | None, factor: float | Tensor) -> Forces:
+        if self._current is None:
+            return super()._exchange(z, loss_gradients, factor)
+        if self._current.exchange is None:
+            return exchange(self._comparison, z, loss_gradients, factor)
+        factor = torch.as_tensor(factor, dtype=torch.float64, device=z.device)
+        with torch.no_grad():
+            results = self._current.exchange(z, factor)
+        return Forces(**dict(zip(self._current.exchange_names, results, strict=True)))
+
+    @property
+    def _waiting(self) -> dict[int, list[Tensor]]:
+        """What phase 3 reads of phase 1, by unit."""
+        return self._kept  # type: ignore[return-value]
+
+    def _move_buffers(self) -> None:
+        """After the step: in `memory="low"` phase 3 starts from the same buffers as phase 1."""
+        by_type: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+        for buffers, values in self._new_buffers:
+            for buffer, value in zip(buffers, values, strict=True):
+                old, new = by_type.setdefault(buffer.dtype, ([], []))
+                old.append(buffer)
+                new.append(value)
+        with torch.no_grad():
+            for old, new in by_type.values():
+                torch._foreach_copy_(old, new)
+        self._new_buffers = []
+
+    def _match_layouts(self) -> None:
+        """Gradients in their parameters' memory layout, which fused optimisers take for granted."""
+        for parameter in self.parameters():
+            gradient = parameter.grad
+            if gradient is not None and gradient.stride() != parameter.stride():
+                parameter.grad = torch.empty_like(parameter).copy_(gradient)
+
+    # On a GPU only, from here on.
+
+    def _each_unit(self) -> Iterator[int]:
+        if self._current is None or not self._streams:
+            yield from super()._each_unit()
+            return
+        main = torch.cuda.current_stream()
+        for stream in self._streams:
+            stream.wait_stream(main)
+        for unit in range(len(self.groups)):
+            with torch.cuda.stream(self._streams[unit % len(self._streams)]):
+                yield unit
+        for stream in self._streams:
+            main.wait_stream(stream)
+
+    def _beside(self, run: Callable[[], StepReport], optimizer: Optimizer | None) -> StepReport:
+        """Run on a stream of its own, as a capture will."""
+        stream, main = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(main)
+        with torch.cuda.stream(stream):
+            report = run()
+        main.wait_stream(stream)
+        if optimizer is not None:
+            optimizer.step()
+        return report
+
+    def _capture(
+        self, kind: _Kind, x: Tensor, y: Tensor, factor: float | Tensor | None, optimizer: Optimizer | None
+    ) -> _Replay:
+        inputs, targets = self._laid_out(x).clone(), y.clone()
+        strength = None if factor is None else torch.tensor(float(factor), device=x.device, dtype=torch.float64)
+        lrs = [] if optimizer is None else [torch.tensor(lr, device=x.device) for lr in learning_rates(optimizer)]
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+            if len(self.groups) > 1 and self.memory == "speed":
+                self._streams = [torch.cuda.Stream() for _ in range(min(STREAMS, len(self.groups)))]
+        for parameter in self.parameters():
+            parameter.grad = None
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # the graph has memory of its own
+        graph = torch.cuda.CUDAGraph()
+        self.checks = False
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                report = self._compiled(kind, inputs, targets, strength, step=0)
+                if optimizer is not None:
+                    bad = (~report.losses.isfinite().all()).float()
+                    self._bad.copy_(torch.maximum(self._bad, bad))
+                    with captured(optimizer, lrs, self._bad):
+                        optimizer.step()
+        finally:
+            self.checks = True
+            self._kept = {}
+        gradients: list[Tensor | None] = []
+        if optimizer is None:
+            gradients = [parameter.grad for parameter in self.parameters()]
+        else:  # used up inside of the graph; other graphs may take their memory
+            for parameter in self.parameters():
+                parameter.grad = None
+        return _Replay(graph, inputs, targets, strength, report, gradients, lrs)
+
+    def _replay(  # noqa: PLR0917
+        self,
+        replay: _Replay,
+        x: Tensor,
+        y: Tensor,
+        factor: float | Tensor | None,
+        step: int,
+        optimizer: Optimizer | None,
+    ) -> StepReport:
+        while len(self._in_flight) >= STEPS_IN_FLIGHT:
+            self._look_at_oldest()
+        replay.x.copy_(x)
+        replay.y.copy_(y)
+        if replay.factor is not None and factor is not None:
+            replay.factor.fill_(factor)
+        if optimizer is not None:
+            for place, lr in zip(replay.lrs, learning_rates(optimizer), strict=True):
+                place.fill_(lr)
+        replay.graph.replay()
+        found = replay.report  # overwritten by the next replay, so what is kept longer is copied
+        bandwidth = None if found.bandwidth is None else found.bandwidth.clone()
+        report = StepReport(found.losses.clone(), found.repulsion.clone(), bandwidth, found.z)
+        if optimizer is None:
+            for parameter, gradient in zip(self.parameters(), replay.gradients, strict=True):
+                parameter.grad = gradient
+            refuse_non_finite(report.losses, step)
+            return report
+        # The optimiser stands still on the device after a bad loss; the host need not wait to find out.
+        losses = torch.empty(report.losses.shape, dtype=report.losses.dtype, pin_memory=True)
+        losses.copy_(report.losses, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        self._in_flight.append((event, losses, step))
+        return report
+
+    def _look_at_oldest(self) -> None:
+        event, losses, step = self._in_flight.popleft()
+        event.synchronize()
+        refuse_non_finite(losses, step)
+
+
+class CompiledEngine(_Compiled, EagerEngine):
+    """Members one after another, each step traced and compiled.
+
+    >>> from torch import nn
+    >>> from forde import Ensemble, method
+    >>> ensemble = Ensemble(lambda: nn.Linear(4, 3), n_members=2)
+    >>> engine = CompiledEngine(ensemble, method("forde-identity"))
+    >>> engine.fuse = False  # trace only, for an example that takes no time
+    >>> report = engine.step(torch.randn(8, 4), torch.randint(3, (8,)))
+    >>> report.losses.shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        method: Method,
+        precision: Precision = "float32",
+        memory: Memory = "speed",
+        *,
+        steps: int | None = None,
+    ) -> None:
+        super().__init__(ensemble, method, precision, memory)
+        self.cheap_convolutions = True
+        _store_weights(ensemble, torch.channels_last)  # how tensor cores and a CPU's convolutions read them fastest
+        self._prepare(steps)
+
+    def close(self) -> None:
+        _store_weights(self.ensemble, torch.contiguous_format)
+        super().close()
+
+    def _laid_out(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
+class CompiledStackEngine(_Compiled, VectorizedEngine):
+    """All members stacked, their step traced and compiled."""
+
+    cheap_convolutions = False  # its functions are not written for stacked members
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        method: Method,
+        precision: Precision = "float32",
+        memory: Memory = "speed",
+        *,
+        steps: int | None = None,
+    ) -> None:
+        super().__init__(ensemble, method, precision, memory)
+        self._prepare(steps)
+
+
+def _metric_apart(method: Method, ensemble: Ensemble) -> tuple[Tensor | None, Method]:
+    """A spectral metric's matrix `[D, R]`, which members apply for themselves, and the method with what is left."""
+    kernel = method.kernel
+    if not isinstance(kernel, RBF) or not isinstance(kernel.metric, Spectral) or kernel.metric.pca is None:
+        return None, method
+    dtype = next((p.dtype for p in ensemble.parameters() if p.is_floating_point()), torch.float32)
+    matrix = kernel.metric.matrix(ensemble.device, torch.promote_types(dtype, torch.float32))
+    return matrix, replace(method, kernel=replace(kernel, metric=Identity()))
+
+
+def can_fuse(device: torch.device) -> bool:
+    """Whether torch's compiler can work for this device: Triton for a GPU, a C++ compiler for the CPU."""
+    if device.type == "cuda":
+        from torch.utils._triton import has_triton
+
+        return bool(has_triton())
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+
+
+def _store_weights(ensemble: Ensemble, layout: torch.memory_format) -> None:
+    """Keep convolutions' weights in a memory layout; their values and shapes stay."""
+    for parameter in ensemble.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(memory_format=layout)
+
+
+def _snapshot(groups: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+    """Gradients by unit and name."""
+    return [{name: p.grad for name, p in group.items() if p.grad is not None} for group in groups]
+
+
+def _restore(buffers: list[Tensor], values: list[Tensor]) -> None:
+    with torch.no_grad():
+        for buffer, value in zip(buffers, values, strict=True):
+            buffer.copy_(value)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

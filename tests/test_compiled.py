@@ -1,0 +1,266 @@
+"""The compiled engine gives the same numbers as the plain ones, or steps aside and says why."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+
+import pytest
+import torch
+from cases import METHODS, NETWORKS, make_data, make_ensemble, make_method
+from torch import Tensor, nn
+
+import forde
+from forde.engine import CompiledEngine, CompiledStackEngine, EagerEngine, Engine, VectorizedEngine
+from forde.kernels import RBF
+from forde.models import MLP
+from forde.priors import TrainingData
+from forde.rules import SGE, SSGE, SVGD, WGD
+from forde.spaces import Features, InputGradients, Outputs, Weights
+
+
+def without_compiler(engine: Engine) -> Engine:
+    """Traced operations run one by one: the same program, and no C++ compiler at work."""
+    engine.fuse = False
+    return engine
+
+
+def train(engine: Engine, x: Tensor, y: Tensor, steps: int = 3) -> dict[str, Tensor]:
+    """Parameters and buffers after some steps of SGD, in float64."""
+    optimizer = torch.optim.SGD(engine.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    for step in range(steps):
+        engine.update(x, y, optimizer, step=step, data_size=100)
+    engine.settle()
+    engine.close()
+    return {name: tensor.double() for name, tensor in engine.ensemble.state_dict().items()}
+
+
+def prepare(method: forde.Method, ensemble: forde.Ensemble, x: Tensor) -> forde.Method:
+    return method.prepare(ensemble.members[0], TrainingData(lambda: iter([x]), len(x)))
+
+
+def relative_error(found: dict[str, Tensor], start: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Of how far training has moved everything."""
+    wrong = sum(float((found[name] - expected[name]).square().sum()) for name in expected)
+    moved = sum(float((start[name].double() - expected[name]).square().sum()) for name in expected)
+    return (wrong / moved) ** 0.5
+
+
+@pytest.mark.parametrize("memory", ["speed", "low"])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("case", METHODS)
+def test_every_method_moves_as_in_float64(case: str, network: str, memory: str) -> None:
+    x, y = make_data(network, torch.float64)
+    exact = make_ensemble(network, dtype=torch.float64).train()
+    start = {name: tensor.clone() for name, tensor in exact.state_dict().items()}
+    expected = train(EagerEngine(exact, prepare(make_method(case), exact, x)), x, y)
+    ensemble = make_ensemble(network).train()
+    kind = CompiledStackEngine if network == "mlp" and memory == "speed" else CompiledEngine
+    engine = without_compiler(kind(ensemble, prepare(make_method(case), ensemble, x.float()), memory=memory))
+    found = train(engine, x.float(), y)
+    assert not engine._plain_only
+    assert relative_error(found, start, expected) < 1e-4
+
+
+SPACES = {"weights": Weights(), "outputs": Outputs(), "features": Features(), "input gradients": InputGradients()}
+RULES = {"wgd": WGD(), "svgd": SVGD(), "sge": SGE(), "ssge": SSGE()}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("space", SPACES)
+def test_every_space_with_every_rule(space: str, rule: str) -> None:
+    x, y = make_data("conv+batchnorm", torch.float64)
+    method = forde.Method(space=SPACES[space], kernel=RBF(bandwidth="per_sample"), rule=RULES[rule])
+    exact = make_ensemble("conv+batchnorm", dtype=torch.float64).train()
+    start = {name: tensor.clone() for name, tensor in exact.state_dict().items()}
+    expected = train(EagerEngine(exact, method), x, y)
+    low = make_ensemble("conv+batchnorm", dtype=torch.float64).train()
+    assert relative_error(train(EagerEngine(low, method, memory="low"), x, y), start, expected) < 1e-9
+    for memory in ("speed", "balanced"):
+        ensemble = make_ensemble("conv+batchnorm").train()
+        engine = without_compiler(CompiledEngine(ensemble, method, memory=memory))
+        found = train(engine, x.float(), y)
+        assert not engine._plain_only
+        assert relative_error(found, start, expected) < 1e-4
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "resnet18": (lambda: forde.models.resnet18(3), (3, 8, 8)),
+    "preact-resnet18": (lambda: forde.models.preact_resnet18(3), (3, 8, 8)),
+    "wrn16-4": (lambda: forde.models.wrn16_4(3), (3, 8, 8)),
+    "mlp": (lambda: MLP(6, [8, 8], 3, batch_norm=True), (6,)),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_gradient_of_every_model(model: str) -> None:
+    make, shape = MODELS[model]
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(6, *shape, dtype=torch.float64, generator=generator), torch.arange(6) % 3
+    gradients = []
+    for kind, dtype in ((EagerEngine, torch.float64), (CompiledEngine, torch.float32), (EagerEngine, torch.float32)):
+        ensemble = forde.Ensemble(make, 2).to(dtype).train()
+        engine = without_compiler(kind(ensemble, forde.method("forde-identity")))
+        engine.step(x.to(dtype), y)
+        assert not getattr(engine, "_plain_only", False)
+        gradients.append(torch.cat([p.grad.flatten().double() for p in engine.parameters()]))
+        gradients.append(torch.cat([b.flatten().double() for b in ensemble.buffers()]))
+    for found, expected in ((gradients[2], gradients[0]), (gradients[3], gradients[1])):
+        assert float((found - expected).norm() / expected.norm()) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch's compiler needs g++ on a CPU")
+@pytest.mark.parametrize("case", ["deep-ensemble", "forde-pca"])
+def test_with_the_compiler(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "forde")
+    x, y = make_data("conv+batchnorm")
+    plain, compiled = make_ensemble("conv+batchnorm").train(), make_ensemble("conv+batchnorm").train()
+    start = {name: tensor.clone() for name, tensor in plain.state_dict().items()}
+    expected = train(EagerEngine(plain, prepare(make_method(case), plain, x)), x, y)
+    found = train(CompiledEngine(compiled, prepare(make_method(case), compiled, x)), x, y)
+    assert relative_error(found, start, expected) < 1e-4
+    assert "engine: compiling the step" in caplog.text and "operations fused; 1 function for 3 units" in caplog.text
+
+
+class TestFit:
+    """Through `forde.fit`, as a user would."""
+
+    def fit(self, network: Callable[[], nn.Module], engine: str, n: int = 44, **options: object):
+        x, y = torch.randn(n, 6, generator=torch.Generator().manual_seed(0)), torch.arange(n) % 3
+        ensemble = forde.Ensemble(network, 3)
+        options = {"epochs": 3, "lr": 0.05, "batch_size": 12, **options}
+        history = forde.fit(
+            ensemble, options.pop("method", "forde-pca"), (x, y), engine=engine, progress=False, **options
+        )
+        return ensemble, history
+
+    @pytest.fixture(autouse=True)
+    def no_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("forde.engine.compiled.can_fuse", lambda device: False)
+
+    def same(self, network: Callable[[], nn.Module], **options: object) -> None:
+        found = [self.fit(network, engine, **options) for engine in ("eager", "compiled")]
+        for (name, a), b in zip(found[0][0].state_dict().items(), found[1][0].state_dict().values(), strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+        for key in ("loss", "repulsion", "bandwidth"):
+            assert found[1][1][key] == pytest.approx(found[0][1][key], rel=1e-4, nan_ok=True)
+
+    def test_last_batch_schedules_and_gaps(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO", "forde")
+        method = forde.method("forde-identity", repulsion_weight=lambda epoch: 3.0 - epoch, repulsion_every=2)
+        self.same(lambda: MLP(6, [8], 3, batch_norm=True), method=method, drop_last=False)
+        assert caplog.text.count("engine: compiled in") == 2, "one with repulsion and one without"
+
+    @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.RMSprop])
+    def test_other_optimisers(self, optimizer: type[torch.optim.Optimizer]) -> None:
+        self.same(
+            lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), optimizer=lambda p: optimizer(p, 1e-2)
+        )
+
+    def test_members_that_differ(self) -> None:
+        widths = iter([4, 6, 8] * 2)
+        self.same(lambda: MLP(6, [next(widths)], 3), method="function-rde")
+
+    def test_frozen_parameters_and_unused_ones(self) -> None:
+        def network() -> nn.Module:
+            layers = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+            layers[0].weight.requires_grad_(False)
+            layers.register_parameter("unused", nn.Parameter(torch.ones(2)))
+            return layers
+
+        self.same(network)
+
+    def test_tensors_that_are_no_buffers_may_differ_between_members(self) -> None:
+        class Masked(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer, self.mask = nn.Linear(6, 3), torch.rand(6)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.layer(torch.tanh(x * self.mask))
+
+        self.same(Masked)
+
+    def test_branching_on_data_is_left_to_the_plain_engine(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Branching(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(6, 3)
+
+            def forward(self, x: Tensor) -> Tensor:
+                y = self.layer(x)
+                return torch.tanh(y) if float(y.detach().sum()) > 0 else y
+
+        caplog.set_level("INFO", "forde")
+        self.same(Branching)
+        (line,) = [r.message for r in caplog.records if "after all" in r.message]
+        assert line.startswith("engine: eager after all, it cannot be traced or compiled (")
+
+    def test_branching_on_pythons_random_numbers_is_noticed(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Skipping(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.last(torch.tanh(self.first(x)) if random.random() < 0.5 else x)
+
+        caplog.set_level("INFO", "forde")
+        random.seed(0)  # the plain step and the trace then take different branches
+        self.fit(Skipping, "compiled")
+        assert "does the forward pass branch in Python?" in caplog.text
+
+    def test_loss_that_is_not_finite_stops(self) -> None:
+        with pytest.raises(forde.FordeError, match="the loss of member"):
+            self.fit(lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), "compiled", lr=1e12, epochs=20)
+
+    @pytest.mark.parametrize("memory", ["speed", "balanced", "low"])
+    def test_dropout_is_the_same_in_both_passes_and_new_in_each_step(self, memory: str) -> None:
+        def network() -> nn.Module:
+            return nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3))
+
+        x, y = torch.randn(12, 6), torch.arange(12) % 3
+        engine = CompiledEngine(forde.Ensemble(network, 2).train(), forde.method("forde-identity"), memory=memory)
+        losses, masks = [], []
+        for step in range(4):
+            losses.append(float(engine.step(x, y, step=step).losses[0]))
+            masks.append(engine.groups[0]["1.weight"].grad.clone())
+        assert not engine._plain_only and len(set(losses)) == 4
+
+    def test_low_memory_draws_dropout_once(self) -> None:
+        """z = ∂f/∂x is the masked weight row: a second mask in phase 3 would show in the gradient's zeros."""
+
+        def network() -> nn.Module:
+            return nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3))
+
+        x, y = torch.randn(1, 6).expand(2, 6), torch.tensor([0, 0])
+        for kind in (EagerEngine, CompiledEngine):
+            engine = kind(forde.Ensemble(network, 2).train(), forde.method("forde-identity", prior=()), memory="low")
+            for step in range(5):
+                report = engine.step(x, y, step=step)
+                seen = report.z.abs().sum(1) > 0  # [M, D] inputs that some sample kept
+                for i in range(2):
+                    moved = engine.groups[i]["1.weight"].grad.abs().sum(0) > 0
+                    assert not (moved & ~seen[i]).any()
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_one_member_does_not_repel(engine: str) -> None:
+    x, y = torch.randn(24, 6), torch.arange(24) % 3
+    history = forde.fit(
+        forde.Ensemble(lambda: nn.Linear(6, 3), 1), "forde-pca", (x, y), epochs=1, batch_size=8, engine=engine
+    )
+    assert history["repulsion"] == [0.0]
+
+
+def test_vectorized_refuses_to_save_memory() -> None:
+    with pytest.raises(forde.FordeError, match=r"engine='vectorized' runs all members at once, so memory='low'"):
+        VectorizedEngine(forde.Ensemble(lambda: nn.Linear(6, 3), 2), forde.method("forde-pca"), memory="low")
+
+
+def test_unknown_memory() -> None:
+    x, y = torch.randn(24, 6), torch.arange(24) % 3
+    with pytest.raises(forde.FordeError, match="memory"):
+        forde.fit(forde.Ensemble(lambda: nn.Linear(6, 3), 2), "forde-pca", (x, y), epochs=1, memory="little")
