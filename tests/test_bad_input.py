@@ -266,10 +266,19 @@ def test_cuda_asked_for_and_absent(device: str) -> None:
     check_sentence(error)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the GPU that the test wants absent")
-def test_graphs_need_a_gpu() -> None:
-    with pytest.raises(forde.FordeError, match="engine='graphed' needs an NVIDIA GPU") as error:
-        fit(x(), y(), engine="graphed")
+@pytest.mark.parametrize(
+    ("memory", "advice"), [("speed", "memory='low' (it was 'speed'), a smaller"), ("low", "use a smaller")]
+)
+def test_running_out_of_memory_says_what_to_set(memory: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(
+            "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: you tried to allocate 8589934592 bytes."
+        )
+
+    monkeypatch.setattr("forde.engine.EagerEngine.update", fail)
+    with pytest.raises(forde.FordeError, match=r"at least 8.0 GiB were needed") as error:
+        fit(x(), y(), memory=memory, engine="eager")
+    assert advice in str(error.value)
     check_sentence(error)
 
 

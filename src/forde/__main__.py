@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from forde.errors import FordeError
+from forde.errors import FordeError, RunInterruptedError
 
 
 def main() -> int:
@@ -21,6 +21,9 @@ def main() -> int:
         return 1
     try:
         app(prog_name="forde")
+    except RunInterruptedError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
     except FordeError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1

@@ -12,6 +12,7 @@ from rich.table import Table
 import forde
 from forde.commands import bench, data
 from forde.commands.corrupt import corrupt
+from forde.commands.train import train
 
 app = typer.Typer(
     help="Repulsive deep ensembles: train, compare, look.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 app.command()(corrupt)
+app.command()(train)
 
 
 def _version(wanted: bool) -> None:

@@ -33,6 +33,14 @@ class Feed(ABC):
     def inputs(self) -> Iterator[Tensor]:
         """One pass over the inputs, in any order."""
 
+    def generators(self) -> list[torch.Generator]:
+        """Sources of random numbers of its own, beside the one that `epoch` is given."""
+        return []
+
+    def sample(self) -> tuple[Tensor, Tensor] | None:
+        """Up to 1024 samples, evenly spaced, by which the data is known again; None where they may change."""
+        return None
+
 
 class TensorFeed(Feed):
     """Data held in memory, on the training device."""
@@ -52,6 +60,10 @@ class TensorFeed(Feed):
 
     def inputs(self) -> Iterator[Tensor]:
         return iter(self.x.split(INPUT_BATCH))
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        chosen = evenly_spaced(self.size)
+        return self.x[chosen], self.y[chosen]
 
 
 class LoaderFeed(Feed):
@@ -73,6 +85,11 @@ class LoaderFeed(Feed):
 
     def inputs(self) -> Iterator[Tensor]:
         return (x for x, _ in self._pairs())
+
+    def generators(self) -> list[torch.Generator]:
+        owners = (self.loader, self.loader.sampler, getattr(self.loader.batch_sampler, "sampler", None))
+        found = [getattr(owner, "generator", None) for owner in owners]
+        return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
 
     def _seed(self, generator: torch.Generator) -> None:
         # Shuffling draws from the loader's own generator, else from torch's global one, which fit has seeded.
@@ -111,6 +128,15 @@ def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool
     check_data(x, y, likelihood)
     y = _as_targets(y, likelihood).to(ensemble.device)
     return TensorFeed(ensemble.as_input(x), y, batch_size=batch_size, drop_last=drop_last)
+
+
+def evenly_spaced(n: int) -> Tensor:
+    """Indices of up to 1024 of n samples.
+
+    >>> evenly_spaced(5).tolist(), len(evenly_spaced(50_000))
+    ([0, 1, 2, 3, 4], 1024)
+    """
+    return torch.arange(min(n, INPUT_BATCH)) * n // min(n, INPUT_BATCH)
 
 
 def _as_targets(y: Tensor, likelihood: Likelihood) -> Tensor:

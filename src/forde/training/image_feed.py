@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from forde.data.inputs import normalise
 from forde.errors import FordeError
-from forde.training.feed import INPUT_BATCH, Feed
+from forde.training.feed import INPUT_BATCH, Feed, evenly_spaced
 
 SHARE_OF_FREE_MEMORY = 0.3
 """Images may take this much of the device's free memory; networks and their graphs need the rest."""
@@ -158,6 +158,14 @@ class ImageFeed(Feed):
         for padded in self._padded(order, order.to(self.device), INPUT_BATCH, workers=0):
             inside = padded[:, self.pad : self.pad + self.height, self.pad : self.pad + self.width]
             yield self.normalised(inside)
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        chosen = evenly_spaced(self.size)
+        if isinstance(self.source, np.ndarray):
+            images = torch.from_numpy(self.source[chosen.numpy()])
+        else:
+            images = self.source[chosen, self.pad : self.pad + self.height, self.pad : self.pad + self.width]
+        return images, self.labels[chosen]
 
     def _padded(self, order: Tensor, sent: Tensor, size: int, workers: int) -> Iterator[Tensor]:
         """Batches of bytes with their border, on the device, in the order given on the host and (the same) there."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,28 +15,31 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from forde.data.description import Images, Table
-from forde.engine import Engine, StepReport, make_engine
+from forde.engine import Engine, make_engine
 from forde.engine.base import Memory, Precision
 from forde.engine.choose import EngineName
+from forde.engine.guards import explaining_memory
 from forde.ensemble import Ensemble
-from forde.errors import FordeError
+from forde.errors import FordeError, NonFiniteError, unknown_name
 from forde.methods import Method
 from forde.methods import method as named_method
 from forde.priors import EmpCov, TrainingData
 from forde.progress import progress_bar
-from forde.training.diagnostics import probe
+from forde.training.configuration import decisive_settings, environment
 from forde.training.feed import Feed, make_feed
 from forde.training.history import History, Record
 from forde.training.image_feed import Augmentation, ImageFeed
+from forde.training.loop import Loop
+from forde.training.numerics import NonFinite
+from forde.training.run_folder import RunFolder, Schedule
 from forde.training.schedule import paper_factor
+from forde.training.signals import StopRequest, stop_requests
+from forde.training.writers import Writer
 
 log = logging.getLogger(__name__)
 
-PROBE_SIZE = 128
 NESTEROV_LIMIT = 1.36
 """Largest lr × curvature for which SGD with Nesterov momentum 0.9 converges on a quadratic."""
-PATIENCE_WITH_ZERO_GRADIENTS = 3
-"""A zero-initialised head makes the first input gradients vanish, but not the next ones."""
 
 
 def fit(
@@ -59,6 +63,13 @@ def fit(
     diagnostics_every: int = 1,
     progress: bool = True,
     callback: Callable[[Record], None] | None = None,
+    writers: Sequence[Writer] = (),
+    run: str | Path | None = None,
+    resume: bool = False,
+    checkpoint_every: int | None = None,
+    checkpoint_minutes: float | None = 10.0,
+    keep: int = 2,
+    non_finite: NonFinite = "stop",
 ) -> History:
     """Train all members together, in place.
 
@@ -75,8 +86,9 @@ def fit(
             linear to 1 % at 90 %) for the default optimiser and none for another.
         seed: fixes the order of the data and any dropout; the members' initialisation has the ensemble's own seed.
         precision: `"float32"` (whatever the members' dtype is), or `"bf16"` autocast.
-        engine: how steps are run; `"auto"` vectorises small networks and loops over others, `"graphed"` replays the
-            loop from a CUDA graph (for networks that do the same in every forward pass). All give the same numbers.
+        engine: how steps are run: `"eager"` (a loop over members), `"vectorized"` (members stacked), `"compiled"`
+            (traced and compiled once; on a GPU the whole step in one CUDA graph) or `"auto"`, which chooses and says
+            so in the log. All give the same numbers.
         memory: `"speed"` keeps every member's graph while members are compared; `"low"` keeps none and makes one
             member's forward pass after another again (a third more arithmetic), `"balanced"` does so for half of them.
         drop_last: leave out the last, smaller batch of an epoch (other samples each time).
@@ -85,6 +97,18 @@ def fit(
         diagnostics_every: measure disagreement and gradient cosine every so many epochs; 0 for never.
         progress: show a bar on a terminal.
         callback: called with each epoch's record.
+        writers: where else records go: `forde.training.writers.TensorBoard`, `WeightsAndBiases`, or your own.
+        run: a folder for settings, metrics, log, checkpoints and the trained ensemble. With it, SIGTERM and Ctrl-C
+            finish the step, write a checkpoint and raise `forde.errors.RunInterruptedError`.
+        resume: go on with what is in `run`, be that nothing, a checkpoint, or a finished run, which is loaded. All
+            settings that decide the result must be as they were; device, engine and memory may be others.
+        checkpoint_every: write a checkpoint after every so many epochs.
+        checkpoint_minutes: write one after the step at which so many minutes have passed since the last; 0 for every
+            step, None for never.
+        keep: how many checkpoints stay.
+        non_finite: what to do when a loss or gradient is NaN or infinite: `"stop"` before the weights are touched,
+            `"skip"` the step (the record's `skipped` counts them), or `"roll_back"` to the last checkpoint and go on
+            with half the learning rate, at most 10 times (needs `run`).
 
     Returns:
         The history, with the method as fitted to the data.
@@ -97,17 +121,23 @@ def fit(
     (2, ['bandwidth', 'disagreement', 'epoch'])
     """
     method = named_method(method) if isinstance(method, str) else method
-    if epochs < 1:
-        raise FordeError(f"epochs is {epochs}, but a whole number of at least 1 was expected.")
-    if precision not in ("float32", "bf16"):
-        raise FordeError(f"precision is {precision!r}, but 'float32' or 'bf16' was expected.")
+    _check_options(epochs, precision, non_finite)
     if independent_data and method.space is not None:
         raise FordeError("independent_data needs members that do not interact; use it with 'deep-ensemble' only.")
-    target = available_device(device) if device is not None else ensemble.device
-    ensemble.to(target)
-    feed = _feed(data, ensemble, batch_size=batch_size, drop_last=drop_last, augmentation=augmentation)
-    inputs = TrainingData(lambda: map(ensemble.as_input, feed.inputs()), feed.size)
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    if run is None and (resume or non_finite == "roll_back"):
+        raise FordeError("resume and non_finite='roll_back' need checkpoints; give a folder for them as run=.")
+    with ExitStack() as stack:
+        for writer in writers:
+            stack.enter_context(closing(writer))
+        folder = None
+        if run is not None:
+            folder = RunFolder(run, Schedule(checkpoint_every, checkpoint_minutes, keep), resume=resume)
+            stack.enter_context(folder.logging())
+        target = available_device(device) if device is not None else ensemble.device
+        ensemble.to(target)
+        feed = _feed(data, ensemble, batch_size=batch_size, drop_last=drop_last, augmentation=augmentation)
+        inputs = TrainingData(lambda: map(ensemble.as_input, feed.inputs()), feed.size)
+        stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         torch.manual_seed(seed)
         ensemble.train()
         _look_at_inputs(method, ensemble, next(iter(inputs.batches())))
@@ -115,52 +145,83 @@ def fit(
         if fitted.metric_note is not None:
             log.info("%s: %s", fitted.name, fitted.metric_note)
         history = History(fitted)
-        runner = make_engine("eager" if independent_data else engine, ensemble, fitted, precision, memory)
+        planned = epochs * max(1, feed.size // batch_size)
+        runner = make_engine(
+            "eager" if independent_data else engine, ensemble, fitted, precision, memory, steps=planned
+        )
         try:
             tuner, schedule = _optimiser(runner, fitted, epochs=epochs, lr=lr, optimizer=optimizer, scheduler=scheduler)
-            orders = [torch.Generator().manual_seed(seed + i) for i in range(ensemble.n_members)]
-            run_epoch = _EpochRunner(runner, tuner, feed.size, diagnostics_every)
-            with progress_bar(epochs, fitted.name, show=progress) as advance:
-                for epoch in range(epochs):
-                    batches = _batches(feed, orders, ensemble, independent_data)
-                    record = run_epoch(epoch, batches, last=epoch == epochs - 1)
-                    if schedule is not None:
-                        schedule.step()
-                    history.records.append(record)
-                    advance(f"loss {record['loss']:.3f}  repulsion {record['repulsion']:+.4f}")
-                    if callback is not None:
-                        callback(record)
+            loop = Loop(
+                runner, tuner, schedule, feed, seed=seed, independent_data=independent_data,
+                diagnostics_every=diagnostics_every, non_finite=non_finite,
+            )  # fmt: skip
+            if folder is not None:
+                decisive = decisive_settings(
+                    ensemble, feed, method, tuner, schedule, epochs=epochs, batch_size=batch_size, seed=seed,
+                    precision=precision, drop_last=drop_last, augmentation=augmentation,
+                    independent_data=independent_data,
+                )  # fmt: skip
+                how = {
+                    "device": str(target), "engine": engine, "memory": memory, "diagnostics_every": diagnostics_every,
+                    "checkpoint_every": checkpoint_every, "checkpoint_minutes": checkpoint_minutes, "keep": keep,
+                    "non_finite": non_finite,
+                }  # fmt: skip
+                folder.begin(decisive, how, environment(ensemble, runner))
+            finished = folder is not None and folder.finished
+            if not finished:
+                listeners = [*(writer.record for writer in writers), *([] if callback is None else [callback])]
+                with explaining_memory(memory), progress_bar(epochs, fitted.name, show=progress) as advance:
+                    _train(loop, epochs, folder, advance, listeners)
+                history.records = loop.records
         finally:
             runner.close()
             ensemble.zero_grad(set_to_none=True)
-    ensemble.eval()
+        ensemble.eval()
+        if folder is not None and finished:
+            history.records = folder.load_finished(ensemble)
+        elif folder is not None:
+            folder.finish(ensemble)
     return history
 
 
-class _EpochRunner:
-    """Steps through an epoch's batches and tells how it went; remembers the number of steps so far."""
+def _check_options(epochs: int, precision: str, non_finite: str) -> None:
+    if epochs < 1:
+        raise FordeError(f"epochs is {epochs}, but a whole number of at least 1 was expected.")
+    if precision not in ("float32", "bf16"):
+        raise FordeError(f"precision is {precision!r}, but 'float32' or 'bf16' was expected.")
+    if non_finite not in (choices := ("stop", "skip", "roll_back")):
+        raise unknown_name("non_finite", non_finite, choices)
 
-    def __init__(self, runner: Engine, tuner: Optimizer, data_size: int, diagnostics_every: int) -> None:
-        self.runner, self.tuner, self.data_size, self.diagnostics_every = runner, tuner, data_size, diagnostics_every
-        self.guard = _ZeroGradientGuard(runner.method)
-        self.steps = 0
 
-    def __call__(self, epoch: int, batches: Iterator[tuple[Any, Any]], *, last: bool) -> Record:
-        started, tally = time.perf_counter(), _Tally()
-        lr = float(self.tuner.param_groups[0]["lr"])
-        x = y = None
-        for x, y in batches:
-            report = self.runner.update(x, y, self.tuner, step=self.steps, epoch=epoch, data_size=self.data_size)
-            self.guard.check(report)
-            tally.add(report)
-            self.steps += 1
-        if x is None or y is None:
-            raise FordeError("the loader yielded no batch; check its batch size, drop_last and sampler.")
-        record = {"epoch": float(epoch), **tally.means(), "lr": lr}
-        if self.diagnostics_every and (epoch % self.diagnostics_every == 0 or last):
-            x, y = (x[0], y[0]) if isinstance(x, list) else (x, y)
-            record.update(probe(self.runner.ensemble, x[:PROBE_SIZE], y[:PROBE_SIZE]))
-        return {**record, "seconds": time.perf_counter() - started}
+def _train(
+    loop: Loop,
+    epochs: int,
+    folder: RunFolder | None,
+    advance: Callable[[str], None],
+    listeners: Sequence[Callable[[Record], None]],
+) -> None:
+    """All epochs that are still to be done."""
+    with nullcontext(StopRequest()) if folder is None else stop_requests() as request:
+        if folder is not None:
+            folder.take_up(loop)
+        for _ in loop.records:
+            advance("resumed")
+        while loop.epoch < epochs:
+            try:
+                record = loop.run_epoch(
+                    last=loop.epoch == epochs - 1,
+                    after_step=lambda: None if folder is None else folder.after_step(loop, request),
+                )
+            except NonFiniteError as error:
+                if folder is None or loop.non_finite != "roll_back":
+                    raise
+                folder.roll_back(loop, error)
+                continue
+            advance(f"loss {record['loss']:.3f}  repulsion {record['repulsion']:+.4f}")
+            if folder is not None:
+                folder.after_epoch(loop, record, request)
+            for listener in listeners:
+                listener(record)
 
 
 def _feed(
@@ -211,18 +272,6 @@ def _look_at_inputs(method: Method, ensemble: Ensemble, x: Tensor) -> None:
         )
 
 
-def _batches(
-    feed: Feed, orders: list[torch.Generator], ensemble: Ensemble, independent: bool
-) -> Iterator[tuple[Any, Any]]:
-    """Batches on the members' device: one for all, or a list with one for each."""
-    if not independent:
-        for x, y in feed.epoch(orders[0]):
-            yield ensemble.as_input(x), y.to(ensemble.device)
-        return
-    for pairs in zip(*(feed.epoch(order) for order in orders), strict=True):
-        yield [ensemble.as_input(x) for x, _ in pairs], [y.to(ensemble.device) for _, y in pairs]
-
-
 def _optimiser(
     runner: Engine,
     method: Method,
@@ -249,46 +298,3 @@ def _optimiser(
             stacklevel=3,
         )
     return tuner, scheduler(tuner) if scheduler is not None else None
-
-
-class _Tally:
-    """Means over the steps of an epoch, fetched from the device once."""
-
-    def __init__(self) -> None:
-        self.losses: list[Tensor] = []
-        self.repulsion: list[Tensor] = []
-        self.bandwidth: list[Tensor] = []
-
-    def add(self, report: StepReport) -> None:
-        self.losses.append(report.losses.mean())
-        self.repulsion.append(report.repulsion.mean())
-        if report.bandwidth is not None:
-            self.bandwidth.append(report.bandwidth)
-
-    def means(self) -> Record:
-        return {
-            "loss": float(torch.stack(self.losses).mean()),
-            "repulsion": float(torch.stack(self.repulsion).mean()),
-            "bandwidth": float(torch.stack(self.bandwidth).mean()) if self.bandwidth else float("nan"),
-        }
-
-
-class _ZeroGradientGuard:
-    """Stops a run whose members can never repel because their input gradients are zero from the start."""
-
-    def __init__(self, method: Method) -> None:
-        watched = method.space is not None and method.space.needs_input_gradient
-        self.remaining = PATIENCE_WITH_ZERO_GRADIENTS if watched else 0
-
-    def check(self, report: StepReport) -> None:
-        if not self.remaining or report.z is None:
-            return
-        if bool(report.z.any()):
-            self.remaining = 0
-            return
-        self.remaining -= 1
-        if not self.remaining:
-            raise FordeError(
-                f"every input gradient was exactly zero in the first {PATIENCE_WITH_ZERO_GRADIENTS} steps, so members "
-                "cannot be compared by them; make the network depend on its input (dead units? a detached input?)."
-            )

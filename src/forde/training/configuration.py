@@ -1,0 +1,99 @@
+"""What a run was started with: settings that decide its result, how it is carried out, and what it runs on."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from forde.ensemble import Ensemble
+from forde.methods import Method
+from forde.training.feed import Feed
+from forde.training.plain import canonical, content_hash, described
+
+GIT_SECONDS = 10
+
+
+def decisive_settings(
+    ensemble: Ensemble, feed: Feed, method: Method, optimizer: Optimizer, scheduler: LRScheduler | None, **others: Any
+) -> dict[str, Any]:
+    """Settings that decide the result, in JSON: a run that is resumed must have the same.
+
+    Of functions (a weight that depends on the epoch, say) only the name is known, and of a scheduler its class; the
+    learning rates that it makes show in the records.
+    """
+    training = {
+        "method": method,
+        "optimizer": {"type": type(optimizer).__name__, **optimizer.defaults},
+        "scheduler": None if scheduler is None else type(scheduler).__name__,
+        **others,
+    }
+    return {"training": described(training), "ensemble": describe_ensemble(ensemble), "data": describe_data(feed)}
+
+
+def describe_ensemble(ensemble: Ensemble) -> dict[str, Any]:
+    """Size, seed, likelihood and a fingerprint of the architecture.
+
+    >>> from torch import nn
+    >>> describe_ensemble(Ensemble(lambda: nn.Linear(2, 2), 3))["n_members"]
+    3
+    """
+    config = {"n_members": ensemble.n_members, "seed": ensemble.seed, "likelihood": ensemble.likelihood.config()}
+    return {**described(config), "architecture": architecture(ensemble)}
+
+
+def architecture(ensemble: Ensemble) -> str:
+    """A short name for the kinds of modules and the shapes and types of tensors of all members."""
+    parts = [
+        [[[name, type(module).__name__] for name, module in member.named_modules()],
+         [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in member.state_dict().items()]]
+        for member in ensemble.members
+    ]  # fmt: skip
+    return hashlib.sha256(canonical(parts)).hexdigest()[:16]
+
+
+def describe_data(feed: Feed) -> dict[str, Any]:
+    """Number of samples, and a fingerprint of some of them; none for a loader, whose samples may be augmented."""
+    sample = feed.sample()
+    return {"size": feed.size, "content": None if sample is None else content_hash(*sample)}
+
+
+def environment(ensemble: Ensemble, engine: object) -> dict[str, Any]:
+    """When, where and with which versions a run is started or resumed."""
+    import forde
+
+    device = ensemble.device
+    return {
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "forde": forde.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "engine": type(engine).__name__,
+        "git": git_state(),
+    }
+
+
+def git_state() -> dict[str, Any] | None:
+    """Commit of the current folder and whether it was changed since; None where there is no repository."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changes = _git("--no-optional-locks", "status", "--porcelain")
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, timeout=GIT_SECONDS)
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,69 @@
+"""Files that are whole or not there at all: written beside their destination, synced to the disk, then renamed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from forde.errors import FordeError
+
+TEMPORARY = ".tmp"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file's content; a crash at any moment leaves the old content or the new, never a mixture.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "note.txt"
+    >>> write_whole(path, b"all of it")
+    >>> path.read_bytes()
+    b'all of it'
+    """
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        with temporary.open("wb") as file:
+            _pour(file, content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError:
+        with suppress(OSError):  # what is there of it takes space that may just have run out
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file and wait until it is on the disk."""
+    with path.open("ab") as file:
+        _pour(file, f"{line}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _pour(file: BinaryIO, content: bytes) -> None:
+    file.write(content)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename last: on POSIX it is the folder that has changed."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def explaining_writes(folder: Path, advice: str) -> Iterator[None]:
+    """Turns a full disk or a read-only folder into a sentence with what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise FordeError(f"could not write into '{folder}': {reason}; {advice}.") from None

@@ -1,0 +1,278 @@
+"""The training loop, which can be left after any step and taken up again there, in this process or in another."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from forde.engine import Engine, StepReport
+from forde.ensemble import Ensemble
+from forde.errors import FordeError, NonFiniteError
+from forde.methods import Method
+from forde.training.checkpoints import Checkpoint
+from forde.training.diagnostics import probe
+from forde.training.feed import Feed
+from forde.training.history import Record
+from forde.training.numerics import CarefulStep, NonFinite, refuse_non_finite_weights
+from forde.training.optimiser_state import (
+    load_optimiser_settings,
+    load_optimiser_tensors,
+    optimiser_numbers,
+    optimiser_settings,
+    optimiser_tensors,
+)
+from forde.training.plain import like, to_plain
+from forde.training.random_numbers import random_states, set_random_states
+from forde.training.writers import finite_or_null, from_json
+
+log = logging.getLogger(__name__)
+
+PROBE_SIZE = 128
+PATIENCE_WITH_ZERO_GRADIENTS = 3
+"""A zero-initialised head makes the first input gradients vanish, but not the next ones."""
+UNUSABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError)
+"""What taking up a checkpoint may raise whose checksum is right but whose content is another's."""
+
+
+class Loop:
+    """Epochs of steps, and where they stand.
+
+    The order of an epoch's batches is drawn when it begins. So a position within it is: the state of all random numbers
+    at its beginning, from which the batches are drawn again, the number of those that were used, and the state of all
+    random numbers now.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        optimizer: Optimizer,
+        scheduler: LRScheduler | None,
+        feed: Feed,
+        *,
+        seed: int,
+        independent_data: bool,
+        diagnostics_every: int,
+        non_finite: NonFinite,
+    ) -> None:
+        self.engine, self.optimizer, self.scheduler, self.feed = engine, optimizer, scheduler, feed
+        self.ensemble: Ensemble = engine.ensemble
+        self.independent_data, self.diagnostics_every, self.non_finite = independent_data, diagnostics_every, non_finite
+        self.orders = [torch.Generator().manual_seed(seed + i) for i in range(self.ensemble.n_members)]
+        self.patience = _patience(engine.method)
+        self.careful = None if non_finite == "stop" else CarefulStep(engine, optimizer)
+        self.records: list[Record] = []
+        self.epoch = self.steps = self.roll_backs = 0
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self.step = self.skipped = 0
+        self.seconds = 0.0
+        self.tally = _Tally()
+        self.beginning = {
+            **{f"random.{name}": state for name, state in random_states(self.ensemble.device).items()},
+            **{f"order.{i}": order.get_state() for i, order in enumerate(self._generators())},
+        }
+
+    def _generators(self) -> list[torch.Generator]:
+        return [*self.orders, *self.feed.generators()]
+
+    def run_epoch(self, *, last: bool, after_step: Callable[[], None]) -> Record:
+        """The rest of the current epoch.
+
+        Args:
+            last: whether it is the last one, which is always diagnosed.
+            after_step: called when a step is done and the next batch not yet drawn.
+        """
+        started, before = time.perf_counter(), self.seconds
+        lr = float(self.optimizer.param_groups[0]["lr"])
+        batches = self._batches()
+        x, y = self._again(batches) if self.step else (None, None)
+        for x, y in batches:
+            self._step(x, y)
+            self.seconds = before + time.perf_counter() - started
+            after_step()
+        if x is None or y is None:
+            raise FordeError("the loader yielded no batch; check its batch size, drop_last and sampler.")
+        if not self.tally.losses:
+            raise NonFiniteError(f"every step of epoch {self.epoch} was skipped; lower lr or check the inputs.")
+        self.engine.settle()
+        refuse_non_finite_weights(self.ensemble, epoch=self.epoch)
+        record = {"epoch": float(self.epoch), **self.tally.means(), "lr": lr}
+        if self.non_finite == "skip":
+            record["skipped"] = float(self.skipped)
+        if self.non_finite == "roll_back":
+            record["roll_backs"] = float(self.roll_backs)
+        if self.diagnostics_every and (self.epoch % self.diagnostics_every == 0 or last):
+            x, y = (x[0], y[0]) if isinstance(x, list) else (x, y)
+            record.update(probe(self.ensemble, x[:PROBE_SIZE], y[:PROBE_SIZE]))
+        record["seconds"] = before + time.perf_counter() - started
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self.records.append(record)
+        self.epoch += 1
+        self._begin_epoch()
+        return record
+
+    def _step(self, x: Any, y: Any) -> None:
+        step = {"step": self.steps, "epoch": self.epoch, "data_size": self.feed.size}
+        try:
+            if self.careful is None:
+                report = self.engine.update(x, y, self.optimizer, **step)
+            else:
+                report = self.careful(x, y, **step)
+        except NonFiniteError as error:
+            if self.non_finite != "skip":
+                raise
+            log.warning("step skipped: %s", error)
+            self.skipped += 1
+        else:
+            self._refuse_zero_gradients(report)
+            self.tally.add(report)
+        self.step += 1
+        self.steps += 1
+
+    def _batches(self) -> Iterator[tuple[Any, Any]]:
+        """Batches on the members' device: one for all, or a list with one for each."""
+        ensemble = self.ensemble
+        if not self.independent_data:
+            for x, y in self.feed.epoch(self.orders[0]):
+                yield ensemble.as_input(x), y.to(ensemble.device)
+            return
+        for pairs in zip(*(self.feed.epoch(order) for order in self.orders), strict=True):
+            yield [ensemble.as_input(x) for x, _ in pairs], [y.to(ensemble.device) for _, y in pairs]
+
+    def _again(self, batches: Iterator[tuple[Any, Any]]) -> tuple[Any, Any]:
+        """Draw the batches of this epoch that were used already, and return the last of them."""
+        now = random_states(self.ensemble.device)
+        set_random_states(_part(self.beginning, "random."), self.ensemble.device)
+        batch = None
+        for done in range(self.step):
+            batch = next(batches, None)
+            if batch is None:
+                raise FordeError(
+                    f"the loader yielded {done} batches where the interrupted run had {self.step}; give the same data."
+                )
+        set_random_states(now, self.ensemble.device)
+        assert batch is not None
+        return batch
+
+    def _refuse_zero_gradients(self, report: StepReport) -> None:
+        """Stop a run whose members can never repel because their input gradients are zero from the start."""
+        if not self.patience or report.z is None:
+            return
+        if bool(report.z.any()):
+            self.patience = 0
+            return
+        self.patience -= 1
+        if not self.patience:
+            raise FordeError(
+                f"every input gradient was exactly zero in the first {PATIENCE_WITH_ZERO_GRADIENTS} steps, so members "
+                "cannot be compared by them; make the network depend on its input (dead units? a detached input?)."
+            )
+
+    def snapshot(self) -> Checkpoint:
+        """Everything from which the loop could go on as if nothing had happened."""
+        self.engine.settle()
+        refuse_non_finite_weights(self.ensemble, epoch=self.epoch)
+        now = random_states(self.ensemble.device)
+        tensors = {
+            **{f"ensemble.{name}": tensor for name, tensor in self._tensors().items()},
+            **{f"optimizer.{name}": value for name, value in optimiser_tensors(self.engine, self.optimizer).items()},
+            **{f"now.{name}": state for name, state in now.items()},
+            **{f"beginning.{name}": state for name, state in self.beginning.items()},
+            **{f"tally.{name}": torch.stack(values) for name, values in vars(self.tally).items() if values},
+        }
+        state = {
+            **{name: getattr(self, name) for name in ("epoch", "step", "steps", "seconds", "skipped", "roll_backs")},
+            "patience": self.patience,
+            "records": [finite_or_null(record) for record in self.records],
+            "optimizer": optimiser_settings(self.optimizer),
+            "optimizer_numbers": optimiser_numbers(self.optimizer),
+            "scheduler": None if self.scheduler is None else to_plain(self.scheduler.state_dict()),
+        }
+        return Checkpoint(tensors, state)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Stand where a snapshot was taken, on any engine; a FordeError says what does not fit."""
+        try:
+            self._restore(checkpoint)
+        except FordeError:
+            raise
+        except UNUSABLE as error:
+            raise FordeError(f"its content does not fit this run ({type(error).__name__}: {error}).") from None
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        tensors, state = checkpoint.tensors, checkpoint.state
+        self._load_ensemble(_part(tensors, "ensemble."))
+        load_optimiser_settings(self.optimizer, state["optimizer"])
+        load_optimiser_tensors(self.engine, self.optimizer, _part(tensors, "optimizer."), state["optimizer_numbers"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(like(self.scheduler.state_dict(), state["scheduler"]))
+        # torch warns of a scheduler that is stepped before its optimiser, which knows nothing of an earlier process.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        for name in ("epoch", "step", "steps", "skipped", "roll_backs", "patience"):
+            setattr(self, name, int(state[name]))
+        self.seconds = float(state["seconds"])
+        self.records[:] = [from_json(record) for record in state["records"]]
+        device = self.ensemble.device
+        self.tally = _Tally()
+        for name, values in _part(tensors, "tally.").items():
+            getattr(self.tally, name).extend(values.to(device))
+        self.beginning = _part(tensors, "beginning.")
+        for i, order in enumerate(self._generators()):
+            order.set_state(self.beginning[f"order.{i}"])
+        set_random_states(_part(tensors, "now."), device)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers, also those that networks do not save; tied ones once."""
+        return {**dict(self.ensemble.named_parameters()), **dict(self.ensemble.named_buffers())}
+
+    def _load_ensemble(self, stored: dict[str, Tensor]) -> None:
+        """In place, so that an engine that holds the members stacked sees it too."""
+        own = self._tensors()
+        for name in sorted(set(own) | set(stored)):
+            if name not in own or name not in stored or own[name].shape != stored[name].shape:
+                shapes = [str(list(d[name].shape)) if name in d else "missing" for d in (stored, own)]
+                raise FordeError(f"it holds another architecture: '{name}' is {shapes[0]} there and {shapes[1]} here.")
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(stored[name])
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _patience(method: Method) -> int:
+    """For how many steps all input gradients may be zero; 0 where nobody looks at them."""
+    watched = method.space is not None and method.space.needs_input_gradient
+    return PATIENCE_WITH_ZERO_GRADIENTS if watched else 0
+
+
+class _Tally:
+    """Means over the steps of an epoch, fetched from the device once."""
+
+    def __init__(self) -> None:
+        self.losses: list[Tensor] = []
+        self.repulsion: list[Tensor] = []
+        self.bandwidth: list[Tensor] = []
+
+    def add(self, report: StepReport) -> None:
+        self.losses.append(report.losses.mean())
+        self.repulsion.append(report.repulsion.mean())
+        if report.bandwidth is not None:
+            self.bandwidth.append(report.bandwidth)
+
+    def means(self) -> Record:
+        return {
+            "loss": float(torch.stack(self.losses).mean()),
+            "repulsion": float(torch.stack(self.repulsion).mean()),
+            "bandwidth": float(torch.stack(self.bandwidth).mean()) if self.bandwidth else float("nan"),
+        }

@@ -1,0 +1,114 @@
+"""Python values as JSON: states of schedulers and optimisers, which come back; settings, which are only compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forde.errors import FordeError
+
+
+def to_plain(value: Any) -> Any:
+    """A state in numbers, text, lists and dictionaries; `like` is the way back.
+
+    Functions are left out of dictionaries: they are code, and whoever goes on brings his own.
+
+    >>> to_plain({"betas": (0.9, 0.99), "milestones": {30: 1}, "scale": len})
+    {'betas': [0.9, 0.99], 'milestones': [[30, 1]]}
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.item()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        kept = {key: item for key, item in value.items() if not callable(item)}
+        if all(isinstance(key, str) for key in kept):
+            return {key: to_plain(item) for key, item in kept.items()}
+        return [[to_plain(key), to_plain(item)] for key, item in kept.items()]
+    raise FordeError(
+        f"a value of type {type(value).__name__} cannot be stored in a checkpoint; use an optimiser and a scheduler "
+        "whose state is made of tensors and numbers, or train without run=."
+    )
+
+
+def like(template: Any, plain: Any) -> Any:
+    """A value from JSON, with the types that `template`, its counterpart in a fresh object, has.
+
+    >>> like({"betas": (0.5, 0.5), "milestones": {10: 2}}, {"betas": [0.9, 0.99], "milestones": [[30, 1]]})
+    {'betas': (0.9, 0.99), 'milestones': {30: 1}}
+    """
+    if isinstance(template, Tensor):
+        return torch.full_like(template, plain)
+    if isinstance(template, (list, tuple)) and isinstance(plain, list):
+        same = len(template) == len(plain)
+        items = [like(old, new) for old, new in zip(template, plain, strict=True)] if same else plain
+        return tuple(items) if isinstance(template, tuple) else items
+    if isinstance(template, Mapping) and isinstance(plain, list):
+        return type(template)(dict(plain))  # type: ignore[call-arg]
+    if isinstance(template, Mapping) and isinstance(plain, dict):
+        return {**template, **{key: like(template.get(key), value) for key, value in plain.items()}}
+    return plain
+
+
+def described(value: Any) -> Any:
+    """What a setting is, in JSON that two runs can compare: no addresses, arrays by their content.
+
+    >>> described((1, float("inf"), torch.float32, len))
+    [1, 'inf', 'torch.float32', 'builtins.len']
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, np.generic):
+        return described(value.item())
+    if isinstance(value, (Tensor, np.ndarray)):
+        return {"shape": list(value.shape), "dtype": str(value.dtype), "content": content_hash(value)}
+    if isinstance(value, Mapping):
+        return {str(key): described(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [described(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value) if field.init]
+        return {"type": type(value).__name__, **{name: described(getattr(value, name)) for name in fields}}
+    if isinstance(value, (torch.dtype, torch.device, Path)):
+        return str(value)
+    if hasattr(value, "__qualname__"):
+        return f"{getattr(value, '__module__', '')}.{value.__qualname__}"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def content_hash(*arrays: Tensor | np.ndarray) -> str:
+    """A short name for the content of arrays.
+
+    >>> content_hash(np.zeros(2)) == content_hash(torch.zeros(2, dtype=torch.float64))
+    True
+    """
+    digest = hashlib.sha256()
+    for array in arrays:
+        tensor = array.detach().cpu() if isinstance(array, Tensor) else torch.from_numpy(np.array(array))
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def canonical(value: Any) -> bytes:
+    """JSON that is the same for equal values, for checksums.
+
+    >>> canonical({"b": 1, "a": [2.5]})
+    b'{"a":[2.5],"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

@@ -1,0 +1,248 @@
+"""The folder of a run: what it was started with, how it went, where to go on, and what came out.
+
+config.json        settings that decide the result, which a resumed run must share, and how it is carried out
+sessions.jsonl     one line for each start: time, versions, device, state of the git repository
+metrics.jsonl      one line per epoch
+log.txt            what forde had to say
+checkpoints/       while it is running
+ensemble/          when it has finished, as `Ensemble.save` writes it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forde import saving
+from forde.ensemble import Ensemble
+from forde.errors import FordeError, NonFiniteError, RunInterruptedError
+from forde.training.checkpoints import Checkpoints
+from forde.training.durable import TEMPORARY, append_line, explaining_writes, write_whole
+from forde.training.history import Record
+from forde.training.loop import Loop
+from forde.training.optimiser_state import scale_learning_rate
+from forde.training.plain import canonical, described
+from forde.training.run_log import logged_to
+from forde.training.signals import StopRequest
+from forde.training.writers import JsonLines, read_records
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+CONFIG, SESSIONS, METRICS, LOG, CHECKPOINTS, ENSEMBLE = (
+    "config.json", "sessions.jsonl", "metrics.jsonl", "log.txt", "checkpoints", "ensemble",
+)  # fmt: skip
+MOST_ROLL_BACKS = 10
+SMALLER = 0.5
+"""Factor of the learning rate after going back to a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When checkpoints are written, and how many stay."""
+
+    epochs: int | None
+    """After every so many epochs; None for never by epochs."""
+    minutes: float | None
+    """After a step, when so many minutes have passed since the last one; 0 after every step, None for never."""
+    keep: int
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 1:
+            raise FordeError(f"checkpoint_every is {self.epochs}, but a number of epochs of at least 1 was expected.")
+        if self.minutes is not None and not self.minutes >= 0:
+            raise FordeError(f"checkpoint_minutes is {self.minutes}, but 0 or a positive number was expected.")
+        if self.keep < 1:
+            raise FordeError(f"keep is {self.keep}, but at least 1 checkpoint must be kept.")
+
+
+class RunFolder:
+    """Keeps a loop's state safe, and finds it again."""
+
+    def __init__(self, folder: str | Path, schedule: Schedule, *, resume: bool) -> None:
+        self.folder, self.schedule = Path(folder), schedule
+        self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, keep=schedule.keep, run="")
+        self.metrics: JsonLines | None = None
+        self._written = time.monotonic()
+        self._check(resume)
+
+    def _check(self, resume: bool) -> None:
+        try:
+            found = {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
+        except OSError as error:
+            raise FordeError(f"'{self.folder}' cannot be used: {error.strerror}; choose another folder.") from None
+        if found and not resume:
+            raise FordeError(
+                f"'{self.folder}' is not empty; give resume=True (--resume) to go on with it, or another folder."
+            )
+        # A run that was killed while it began may have left these.
+        if found - {LOG, CONFIG + TEMPORARY} and CONFIG not in found:
+            raise FordeError(f"'{self.folder}' holds files but no {CONFIG}, so it is not a run; choose another folder.")
+
+    @contextmanager
+    def logging(self) -> Iterator[None]:
+        """Make the folder, and write what forde logs meanwhile into it."""
+        with ExitStack() as stack:
+            with explaining_writes(self.folder, "choose a writable folder"):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(logged_to(self.folder / LOG))
+            try:
+                yield
+            except FordeError as error:
+                log.info("stopped: %s", error)
+                raise
+
+    def begin(self, decisive: dict[str, Any], how: dict[str, Any], environment: dict[str, Any]) -> None:
+        """Write the settings, or compare them with those that the run was started with."""
+        decisive = json.loads(json.dumps(decisive))
+        path = self.folder / CONFIG
+        with explaining_writes(self.folder, "choose a writable folder"):
+            if path.exists():
+                self._compare(path, decisive)
+            else:
+                write_whole(
+                    path, (json.dumps({"format": FORMAT, **decisive, "how": described(how)}, indent=2) + "\n").encode()
+                )
+            append_line(self.folder / SESSIONS, json.dumps(environment))
+        self.checkpoints.run = hashlib.sha256(canonical(decisive)).hexdigest()[:16]
+
+    def _compare(self, path: Path, decisive: dict[str, Any]) -> None:
+        try:
+            stored = json.loads(path.read_bytes())
+        except ValueError:
+            stored = None
+        if not isinstance(stored, dict):
+            raise FordeError(f"'{path}' is damaged; restore it, or train in another folder.")
+        if stored.get("format") != FORMAT:
+            raise FordeError(
+                f"'{path}' has format {stored.get('format')!r}, but {FORMAT} was expected; "
+                "use the version that wrote it."
+            )
+        if (difference := first_difference({key: stored.get(key) for key in decisive}, decisive)) is not None:
+            field, old, new = difference
+            raise FordeError(
+                f"'{self.folder}' was started with {field} = {_short(old)}, but {_short(new)} was given; "
+                "give the same, or another folder."
+            )
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.folder / ENSEMBLE / saving.CONFIG).exists()
+
+    def take_up(self, loop: Loop) -> None:
+        """Bring the loop to where the run stands: at the newest checkpoint that is whole, or at its beginning."""
+        self._restore(loop, self.checkpoints)
+        if not len(self.checkpoints):  # so that an unwritable folder is found at once, and a way back is there
+            self.save(loop)
+        self._write_metrics(loop)
+
+    def _restore(self, loop: Loop, checkpoints: Checkpoints) -> None:
+        for name, checkpoint in checkpoints.newest_first():
+            try:
+                loop.restore(checkpoint)
+            except FordeError as error:
+                checkpoints.refuse(name, str(error))
+                continue
+            log.info("going on from checkpoint '%s': epoch %d, step %d", name, loop.epoch, loop.step)
+            return
+        if len(checkpoints):
+            raise FordeError(
+                f"none of the checkpoints in '{checkpoints.folder}' can be used, for reasons that the log gives; "
+                "restore one, or start again in another folder."
+            )
+
+    def _write_metrics(self, loop: Loop) -> None:
+        with explaining_writes(self.folder, "free some space and go on with resume=True"):
+            self.metrics = JsonLines(self.folder / METRICS, loop.records)
+
+    def save(self, loop: Loop) -> None:
+        """Write a checkpoint now."""
+        snapshot = loop.snapshot()
+        with explaining_writes(
+            self.checkpoints.folder,
+            "free some space or make it writable and go on with resume=True from the checkpoint before, which is whole",
+        ):
+            self.checkpoints.write(snapshot)
+        self._written = time.monotonic()
+        log.info("checkpoint: epoch %d, step %d", loop.epoch, loop.step)
+
+    def after_step(self, loop: Loop, request: StopRequest) -> None:
+        """Write a checkpoint if it is time, or if somebody wants the process to end, which it then does."""
+        minutes = self.schedule.minutes
+        due = minutes is not None and time.monotonic() - self._written >= 60 * minutes
+        self._save_if(due, loop, request)
+
+    def after_epoch(self, loop: Loop, record: Record, request: StopRequest) -> None:
+        """Note an epoch; then as after a step."""
+        assert self.metrics is not None
+        with explaining_writes(self.folder, "free some space and go on with resume=True"):
+            self.metrics.record(record)
+        due = self.schedule.epochs is not None and loop.epoch % self.schedule.epochs == 0
+        self._save_if(due, loop, request)
+
+    def _save_if(self, due: bool, loop: Loop, request: StopRequest) -> None:
+        if due or request.signal is not None:
+            self.save(loop)
+        if request.signal is not None:
+            raise RunInterruptedError(
+                f"training stopped by {request.signal.name} at epoch {loop.epoch}, step {loop.step}; everything is "
+                f"saved in '{self.folder}', go on with resume=True (--resume).",
+                request.signal,
+            )
+
+    def roll_back(self, loop: Loop, error: NonFiniteError) -> None:
+        """Go back to the last checkpoint and on with a smaller learning rate."""
+        count = loop.roll_backs + 1
+        if count > MOST_ROLL_BACKS:
+            raise NonFiniteError(
+                f"after {MOST_ROLL_BACKS} returns to a checkpoint with ever smaller steps, still {error}"
+            ) from None
+        self._restore(loop, self.checkpoints)
+        scale_learning_rate(loop.optimizer, loop.scheduler, SMALLER ** (count - loop.roll_backs))
+        loop.roll_backs = count
+        lr = float(loop.optimizer.param_groups[0]["lr"])
+        log.warning("back to epoch %d, step %d with lr %.3g: %s", loop.epoch, loop.step, lr, error)
+        self._write_metrics(loop)
+
+    def finish(self, ensemble: Ensemble) -> None:
+        """Save the trained ensemble; its checkpoints are then of no more use."""
+        ensemble.save(self.folder / ENSEMBLE)
+        self.checkpoints.clear()
+        log.info("finished; the ensemble is in '%s'", self.folder / ENSEMBLE)
+
+    def load_finished(self, ensemble: Ensemble) -> list[Record]:
+        """Load the trained ensemble, and return the records."""
+        log.info("'%s' has finished already, so nothing is trained", self.folder)
+        records = read_records(self.folder / METRICS)
+        device = ensemble.device
+        saving.load_weights(self.folder / ENSEMBLE, ensemble)
+        ensemble.to(device)
+        return records
+
+
+def first_difference(old: Any, new: Any, field: str = "") -> tuple[str, Any, Any] | None:
+    """Where two settings differ, by dotted name, and both values; None where they are equal.
+
+    >>> first_difference({"training": {"lr": 0.1}}, {"training": {"lr": 0.2}})
+    ('training.lr', 0.1, 0.2)
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*new, *(key for key in old if key not in new)]:
+            found = first_difference(old.get(key), new.get(key), f"{field}.{key}" if field else key)
+            if found is not None:
+                return found
+        return None
+    return None if old == new else (field, old, new)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

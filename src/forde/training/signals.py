@@ -1,0 +1,46 @@
+"""SIGTERM and Ctrl-C as a request to stop after the current step."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+
+@dataclass
+class StopRequest:
+    """Which signal has arrived, if any."""
+
+    signal: signal.Signals | None = None
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Notes SIGTERM and Ctrl-C instead of dying of them; a second Ctrl-C interrupts at once.
+
+    Handlers belong to the main thread, so in any other nothing is noted.
+
+    >>> with stop_requests() as request:
+    ...     signal.raise_signal(signal.SIGTERM)
+    >>> request.signal.name
+    'SIGTERM'
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if request.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        request.signal = signal.Signals(number)
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield request
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
