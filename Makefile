@@ -22,7 +22,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m pytest -q tests/test_docs.py
 
 bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.step
+	$(BIN)/forde bench step
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -66,7 +66,7 @@ def test_examples_in_docstrings(name: str) -> None:
 
 # Data flows one way; a folder may import those before it.
 LAYERS = [
-    {"errors", "vectors", "prediction", "likelihoods", "saving", "models", "progress"},
+    {"errors", "vectors", "prediction", "likelihoods", "saving", "models", "progress", "inference"},
     {"ensemble", "data", "corruptions"},
     {"spaces"},
     {"kernels"},
@@ -75,7 +75,7 @@ LAYERS = [
     {"methods"},
     {"engine"},
     {"training", "evaluation"},
-    {"estimators", "experiments"},
+    {"estimators", "experiments", "benchmarks"},
     {"report"},
     {"commands", "cli", "demo"},
 ]

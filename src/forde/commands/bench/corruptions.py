@@ -1,41 +1,19 @@
-"""`forde bench`: how fast things are on this machine."""
+"""`forde bench corruptions`."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-import forde
-
-app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
-
-
-def machine() -> dict[str, object]:
-    """What the numbers were measured on: processor, cores, GPU and versions."""
-    import torch
-
-    return {
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "forde": forde.__version__,
-    }
+from forde.benchmarks.machine import machine
+from forde.commands.bench.output import JsonFile, write_json
 
 
-@app.command()
 def corruptions(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers here.")
-    ] = None,
+    json_file: JsonFile = None,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of which the fastest counts.")] = 3,
     workers: Annotated[
         int, typer.Option(min=0, help="Also make the whole set of 950,000 images with this many workers.")
@@ -64,5 +42,5 @@ def corruptions(
         console.print(f"whole set with {workers} workers on {device}: {taken:.1f} s")
         numbers["whole_set"] = {"workers": workers, "device": device, "seconds": taken}
     if json_file is not None:
-        json_file.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+        write_json(json_file, numbers)
         console.print(f"wrote {json_file}", soft_wrap=True)

@@ -1,0 +1,122 @@
+"""What all of `forde bench` does with its rows: the file is kept up to date while they come, the table comes last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forde.benchmarks.machine import machine
+from forde.benchmarks.rows import Row
+from forde.errors import FordeError
+
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers here.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Timed calls of each row; the median counts.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Precisions = Annotated[
+    str, typer.Option("--precision", help="float32 (strict), tf32, bf16; several with commas between.")
+]
+Size = Annotated[
+    int | None, typer.Option(min=1, help="Side of the images (of a perceptron: its inputs), if not the usual one.")
+]
+
+PLAIN_WIDTH = 160
+"""Columns where the output is no terminal and so has no width of its own."""
+
+NUMBERS = {
+    "ms": ("ms", ",.2f"),
+    "ratio_to_deep_ensemble": ("× deep ensemble", ".2f"),
+    "speedup_over_naive": ("speed-up over naive", ".2f"),
+    "member_images_per_second": ("member images/s", ",.0f"),
+    "ms_per_member": ("ms/member", ",.3f"),
+    "ms_per_sample": ("ms/sample", ",.4f"),
+    "ratio_to_linear": ("× linear", ".2f"),
+    "ratio_to_identity": ("× identity", ".2f"),
+    "peak_memory_gib": ("peak GiB", ".2f"),
+    "reserved_gib": ("reserved GiB", ".2f"),
+    "first_step_s": ("first step s", ".2f"),
+    "first_call_s": ("first call s", ".2f"),
+}
+"""Heading and format of measured columns; all others are settings."""
+
+
+def report(snapshots: Iterator[list[Row]], total: int, json_file: Path | None) -> None:
+    """Follow a measurement, of which `snapshots` yields all rows so far, to its end.
+
+    Whatever ends it (an error, Ctrl-C), rows that were measured are in the file and in the table.
+    """
+    if total == 0:
+        raise FordeError("there is nothing to measure; give each option at least one value.")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(PLAIN_WIDTH, console.width))
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.open("a").close()  # a file that cannot be written is better known before than after
+    rows: list[Row] = []
+    try:
+        with console.status(f"measuring 1 of {total}") as status:
+            for rows in snapshots:
+                status.update(f"measuring {min(len(rows) + 1, total)} of {total}")
+                if json_file is not None:
+                    write_json(json_file, {"machine": machine(), "rows": rows})
+    finally:
+        if json_file is not None and rows:
+            console.print(f"wrote {json_file}", soft_wrap=True)
+        elif json_file is not None and not json_file.stat().st_size:
+            json_file.unlink()
+        if rows:
+            console.print(as_table(rows))
+            for line, style in below(rows):
+                console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+    if all(row["ms"] is None for row in rows):
+        raise FordeError("nothing could be measured; the reasons stand under the table.")
+
+
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """A file that is whole at any time: written beside its destination and renamed."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def as_table(rows: Sequence[Row]) -> Table:
+    """Settings that all rows share are the title; columns without any number are left out."""
+    shared = [key for key in _settings(rows) if key not in _varying(rows)]
+    table = Table(title=", ".join(f"{key} {rows[0][key]}" for key in shared))
+    for key in _varying(rows):
+        table.add_column(key)
+    measured = [key for key in rows[0] if key in NUMBERS and (key == "ms" or any(row[key] is not None for row in rows))]
+    for key in measured:
+        table.add_column(NUMBERS[key][0], justify="right")
+    for row in rows:
+        numbers = ("–" if row[key] is None else format(row[key], NUMBERS[key][1]) for key in measured)
+        table.add_row(*(str(row[key]) for key in _varying(rows)), *numbers)
+    return table
+
+
+def below(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """Lines under the table and their style: why rows failed, and engines that ran as another than their name says."""
+    concerned: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        note = str(row.get("note") or "")
+        line = (str(row["error"]), "red") if row["error"] else (note, "dim")
+        if row["error"] or (note and not note.startswith((f"engine: {row['engine']}", "engine: compiling"))):
+            concerned.setdefault(line, []).append(", ".join(str(row[key]) for key in _varying(rows)))
+    for (text, style), which in concerned.items():
+        yield f"{'; '.join(which)}: {text}", style
+
+
+def _settings(rows: Sequence[Row]) -> list[str]:
+    return [key for key in rows[0] if key not in NUMBERS and key not in ("note", "error")]
+
+
+def _varying(rows: Sequence[Row]) -> list[str]:
+    """Settings in which rows differ, and the first one in any case."""
+    first, *others = _settings(rows)
+    return [first, *(key for key in others if any(row[key] != rows[0][key] for row in rows))]
