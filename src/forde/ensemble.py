@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,12 +15,16 @@ from forde import saving
 from forde.data.description import Images
 from forde.data.inputs import normalise
 from forde.errors import FordeError
+from forde.inference import running
 from forde.likelihoods import Likelihood, as_likelihood, likelihood_from_config
 from forde.prediction import Prediction
 
 log = logging.getLogger(__name__)
 
 Factory = Callable[[], nn.Module]
+
+KEPT_ON_DEVICE = 2**28
+"""Bytes of predictions up to which they stay on the device before they are copied."""
 
 
 class Ensemble(nn.Module):
@@ -71,23 +75,25 @@ class Ensemble(nn.Module):
         return torch.stack([member(x) for member in self.members])
 
     @torch.no_grad()
-    def predict(self, x: Any, *, batch_size: int = 512) -> Prediction:
+    def predict(
+        self, x: Any, *, batch_size: int = 512, precision: Literal["float32", "bf16"] = "float32"
+    ) -> Prediction:
         """Predict in evaluation mode, batch by batch.
 
         Args:
             x: tensor, array, data frame or nested list `[N, ...]`, `forde.data.Images`, or an iterable of batches (a
                 DataLoader; of `(x, y)` pairs the x is used).
+            precision: `"float32"` (whatever the members' dtype is), or `"bf16"`: copies of the members under autocast,
+                with BatchNorm folded into convolutions. Outputs are in float32.
 
         Returns:
             For classification `probs [N, C]`, `member_probs [M, N, C]`, and `total`, `aleatoric`, `epistemic [N]`;
             for regression `mean`, `std` and the same split as variances. On the CPU, whatever the device.
         """
-        was_training = self.training
-        self.eval()
-        try:
-            outputs = [self(batch).cpu() for batch in self._batches(x, batch_size)]
-        finally:
-            self.train(was_training)
+        if precision not in ("float32", "bf16"):
+            raise FordeError(f"precision is {precision!r}, but 'float32' or 'bf16' was expected.")
+        with running(list(self.members), torch.bfloat16 if precision == "bf16" else None) as outputs_of:
+            outputs = _on_cpu(outputs_of(batch) for batch in self._batches(x, batch_size))
         if not outputs:
             raise FordeError("there is nothing to predict: the input is empty; pass at least one sample.")
         return self.likelihood.prediction(torch.cat(outputs, dim=1))
@@ -140,6 +146,18 @@ class Ensemble(nn.Module):
         )
         saving.load_weights(folder, ensemble)
         return ensemble.to(device).eval()
+
+
+def _on_cpu(outputs: Iterable[Tensor]) -> list[Tensor]:
+    """Outputs `[M, B, ...]` of all batches; copied many at a time, because the device must finish for each copy."""
+    done: list[Tensor] = []
+    waiting: list[Tensor] = []
+    for batch in outputs:
+        waiting.append(batch)
+        if batch.device.type == "cpu" or sum(tensor.nbytes for tensor in waiting) > KEPT_ON_DEVICE:
+            done.append(torch.cat(waiting, dim=1).cpu())
+            waiting.clear()
+    return [*done, torch.cat(waiting, dim=1).cpu()] if waiting else done
 
 
 def _is_nested_numbers(x: Any) -> bool:

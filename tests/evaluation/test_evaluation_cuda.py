@@ -57,7 +57,8 @@ def test_a_batch_never_waits_for_the_device(ensemble: forde.Ensemble, data: Any)
             log_probs = member_log_probs(raw, "logits")
             return encode(log_probs), sample_terms(log_probs, labels), problem_with(raw, "logits")
 
-        batch()  # constants are copied and algorithms chosen once
+        for _ in range(2):  # constants are copied, algorithms chosen and the graph captured once
+            batch()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch calls the mode a prototype, once

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import forde
 from forde.evaluation import cells_from, compare_evaluations, evaluate_robustness, score_batches
-from forde.evaluation.robustness.folding import folded
 from forde.evaluation.robustness.quantisation import decode, encode
 from forde.evaluation.robustness.resampling import resampler
+from forde.inference import folded
 
 QUICK: dict[str, Any] = {"n_bootstrap": 20, "progress": False}
 

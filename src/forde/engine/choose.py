@@ -50,7 +50,7 @@ def make_engine(
     stackable = memory == "speed" and worth_stacking(ensemble)
     if name == "compiled" or (name == "auto" and ensemble.device.type == "cuda" and can_fuse(ensemble.device)):
         kind = CompiledStackEngine if stackable else CompiledEngine
-        return kind(ensemble, method, precision, memory, steps=None if name == "compiled" else steps or 0)
+        return kind(ensemble, method, precision, memory, steps=None if name == "compiled" else steps)
     if name == "vectorized" or (name == "auto" and stackable):
         log.info("engine: vectorized (%d members stacked)", ensemble.n_members)
         return VectorizedEngine(ensemble, method, precision, memory)

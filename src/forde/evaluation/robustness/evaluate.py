@@ -69,8 +69,8 @@ def evaluate_robustness(
         transform: uint8 images on the device → the network's inputs; default `normalise()`: `[B, C, H, W]` in [0, 1].
         outputs: whether the callable returns `"logits"` or `"probs"`.
         model_id: names a callable that is no module, where a folder is given.
-        dtype: `torch.bfloat16` computes networks under autocast, channels last and with BatchNorm folded; metrics
-            stay in float64.
+        dtype: `torch.bfloat16` computes networks under autocast and channels last, an ensemble's with BatchNorm folded
+            and, on a GPU, convolution and ReLU as one operation; metrics stay in float64.
         device: default the model's, or the CPU for a plain function.
         batch_size: default 512 on a CPU, 2500 elsewhere.
         n_bootstrap, seed: resamples of images for the standard errors.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,10 +15,10 @@ from forde.errors import FordeError
 from forde.evaluation.outputs import Outputs, member_log_probs, problem_with
 from forde.evaluation.robustness.cells import Images, as_tensor
 from forde.evaluation.robustness.devices import float64_device
-from forde.evaluation.robustness.folding import folded
 from forde.evaluation.robustness.quantisation import encode
 from forde.evaluation.robustness.saved_cells import SavedCell
 from forde.evaluation.statistics import sample_terms
+from forde.inference import running
 from forde.likelihoods import Classification
 
 Model = Callable[[Tensor], Any]
@@ -35,7 +35,7 @@ def predicting(
 ) -> Iterator[Model]:
     """Yields uint8 images `[B, ...]` on the device → the model's outputs; in evaluation mode, without gradients.
 
-    With a dtype of 16 bits the members are copies with folded BatchNorm in channels_last, run under autocast.
+    With a dtype of 16 bits networks run under autocast in channels_last, and an ensemble's are made faster first.
     """
     if isinstance(model, Ensemble) and (outputs != "logits" or not isinstance(model.likelihood, Classification)):
         raise FordeError(
@@ -44,35 +44,30 @@ def predicting(
         )
     if dtype not in (None, torch.bfloat16, torch.float16):
         raise FordeError(f"dtype is {dtype}, but torch.bfloat16, torch.float16 or None (the model's own) was expected.")
+    if isinstance(model, Ensemble):
+        with running(list(model.members), dtype) as outputs_of:
+            yield torch.no_grad()(lambda images: outputs_of(model.as_input(transform(images))))
+        return
     modes = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
-    with ExitStack() as stack:
-        stack.callback(_restore_modes, modes)
+    try:
         if isinstance(model, nn.Module):
             model.eval()
-        fast = dtype is not None
-        members = [folded(member) for member in model.members] if fast and isinstance(model, Ensemble) else None
-        if fast:
-            # Few shapes and many batches: worth letting cuDNN try its algorithms once.
-            before = torch.backends.cudnn.benchmark
-            torch.backends.cudnn.benchmark = True
-            stack.callback(lambda: setattr(torch.backends.cudnn, "benchmark", before))
-
-        def outputs_of(images: Tensor) -> Any:
-            with torch.inference_mode(), torch.autocast(device.type, dtype=dtype, enabled=fast):
-                x = transform(images)
-                x = x.contiguous(
-                    memory_format=torch.channels_last if fast and x.dim() == 4 else torch.contiguous_format
-                )
-                if members is not None:
-                    return torch.stack([member(x) for member in members])
-                return model(model.as_input(x)) if isinstance(model, Ensemble) else model(x)
-
-        yield outputs_of
+        yield torch.no_grad()(lambda images: _under_autocast(model, transform(images), dtype, device))
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
-def _restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
-    for module, training in modes:
-        module.training = training
+def _under_autocast(model: Model, x: Tensor, dtype: torch.dtype | None, device: torch.device) -> Any:
+    # Few shapes and many batches: worth letting cuDNN try its algorithms once.
+    cudnn = torch.backends.cudnn
+    before, cudnn.benchmark = cudnn.benchmark, cudnn.benchmark or dtype is not None
+    try:
+        with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+            layout = torch.channels_last if dtype is not None and x.dim() == 4 else torch.contiguous_format
+            return model(x.contiguous(memory_format=layout))
+    finally:
+        cudnn.benchmark = before
 
 
 def predict_cell(

@@ -1,0 +1,7 @@
+"""Outputs of networks that are no longer trained, at the speed of the device."""
+
+from forde.inference.folding import folded
+from forde.inference.fused import fused
+from forde.inference.runner import running
+
+__all__ = ["folded", "fused", "running"]

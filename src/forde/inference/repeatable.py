@@ -1,0 +1,60 @@
+"""Whether a computation can be repeated from a CUDA graph, found out before one is captured.
+
+A capture that fails is no way to find out: torch does not tidy up its allocator of GPU memory after one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from forde.inference.randomness import random_state
+
+FROZEN = {
+    torch.Tag.data_dependent_output: "reads values on the host",
+    torch.Tag.dynamic_output_shape: "has an output whose shape depends on values",
+}
+COPIES = ("_to_copy", "copy_")
+
+
+def watched(function: Callable[[], Tensor]) -> tuple[Tensor, str | None]:
+    """The function's result, and why it could not be repeated from a CUDA graph, or None.
+
+    >>> watched(lambda: torch.ones(2) * 2)
+    (tensor([2., 2.]), None)
+    >>> watched(lambda: torch.ones(2) * float(torch.ones(1)))[1]
+    '_local_scalar_dense reads values on the host'
+    """
+    before = random_state()
+    with _Watching() as watching:
+        result = function()
+    if watching.reason is None and random_state() != before:
+        return result, "it draws random numbers"
+    return result, watching.reason
+
+
+class _Watching(TorchDispatchMode):
+    reason: str | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if self.reason is None:
+            frozen = next((why for tag, why in FROZEN.items() if tag in func.tags), None)
+            if frozen is None and name in COPIES and len(_devices((args, result))) > 1:
+                frozen = "copies between devices"
+            if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((args, kwargs))):
+                frozen = "draws random numbers"  # from a generator whose state nobody compares
+            if frozen is None and name == "lift_fresh" and _devices(result) != {"cpu"}:
+                frozen = "copies a constant to the device"
+            self.reason = None if frozen is None else f"{name} {frozen}"
+        return result
+
+
+def _devices(values: Any) -> set[str]:
+    return {leaf.device.type for leaf in tree_leaves(values) if isinstance(leaf, Tensor)}

@@ -1,0 +1,120 @@
+"""Members in evaluation mode as one function of a batch, in their own precision or in 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor, fx, nn
+
+from forde.inference.folding import folded, has_hooks
+from forde.inference.fused import FusedConvolution, fused
+from forde.inference.replaying import Replaying, Streams
+
+Outputs = Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def running(members: Sequence[nn.Module], dtype: torch.dtype | None = None) -> Iterator[Outputs]:
+    """Yields a batch `[B, ...]` on the members' device → outputs `[M, B, C]` there, in float32 or better.
+
+    The members are in evaluation mode inside. With `torch.bfloat16` or `torch.float16` copies of them run under
+    autocast, with BatchNorm folded and weights in 16 bits. On a GPU batches of one shape come out of a CUDA graph, and
+    in bfloat16 convolution and ReLU are one operation.
+
+    >>> with running([nn.Linear(4, 3), nn.Linear(4, 3)]) as outputs:
+    ...     outputs(torch.zeros(5, 4)).shape
+    torch.Size([2, 5, 3])
+    """
+    modes = [(member, member.training, [(m, m.training) for m in member.modules()]) for member in members]
+    try:
+        for member in members:
+            member.eval()
+        device = next((p.device for member in members for p in member.parameters()), torch.device("cpu"))
+        networks = list(members) if dtype is None else [_fast(member, dtype, device) for member in members]
+        hides_nan = any(isinstance(layer, FusedConvolution) for network in networks for layer in network.modules())
+
+        def outputs(x: Tensor, streams: Streams) -> Tensor:
+            # Casts that are kept from one batch to the next would be dead memory to a CUDA graph.
+            autocast = torch.autocast(device.type, dtype, cache_enabled=False) if dtype is not None else nullcontext()
+            with torch.no_grad(), autocast:
+                rows = torch.stack(_side_by_side(networks, x, streams))
+            rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+            return _with_nan_of(x, rows) if hides_nan else rows
+
+        with Replaying(
+            outputs,
+            len(networks),
+            capture=not any(has_hooks(network) for network in networks),
+            try_algorithms=dtype is not None and not _deterministic(),
+        ) as run:
+            yield run if dtype is None else lambda x: run(_channels_last(x))
+    finally:
+        for member, training, inner in modes:
+            member.train(training)  # networks may do more here than set a flag
+            for module, was_training in inner:
+                module.training = was_training
+
+
+def _fast(member: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """A copy for autocast to `dtype`, or the member itself where it cannot be copied."""
+    network = folded(member)
+    if not isinstance(network, fx.GraphModule):
+        return network
+    _convert_weights(network, dtype)
+    # float16 overflows, and cuDNN's ReLU would turn the resulting NaN into 0.
+    may_fuse = device.type == "cuda" and dtype == torch.bfloat16 and torch.backends.cudnn.enabled
+    return fused(network) if may_fuse and not _deterministic() and _is_finite(network) else network
+
+
+def _convert_weights(network: fx.GraphModule, dtype: torch.dtype) -> None:
+    """What autocast would cast in each batch is cast once: weights of the copy's own convolutions and linear layers."""
+    for node in network.graph.nodes:
+        layer = network.get_submodule(str(node.target)) if node.op == "call_module" else None
+        # Subclasses may use their weights in other ways.
+        if type(layer) not in (nn.Conv2d, nn.Linear) or layer.weight.dtype != torch.float32:  # type: ignore[union-attr]
+            continue
+        for name, parameter in list(layer.named_parameters(recurse=False)):  # type: ignore[union-attr]
+            cast = _channels_last(parameter.detach().to(dtype))
+            setattr(layer, name, nn.Parameter(cast, requires_grad=False))
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.contiguous()
+
+
+def _is_finite(network: nn.Module) -> bool:
+    """Whether all weights are; NaN of a failed training must reach the outputs, and cuDNN's ReLU would hide it."""
+    tensors = [*network.parameters(), *network.buffers()]
+    flat = [tensor.detach().flatten() for tensor in tensors if tensor.is_floating_point()]
+    return not flat or bool(torch.cat(flat).isfinite().all())
+
+
+def _with_nan_of(x: Tensor, outputs: Tensor) -> Tensor:
+    """Outputs `[M, B, ...]` that are NaN for samples whose inputs are not finite."""
+    if not x.is_floating_point() or x.dim() < 2 or outputs.shape[1:2] != x.shape[:1]:
+        return outputs
+    nan_or_0 = (0 * x).sum(tuple(range(1, x.dim())))
+    return outputs + nan_or_0.reshape(-1, *[1] * (outputs.dim() - 2))
+
+
+def _deterministic() -> bool:
+    """Whether algorithms must be; those of fused operations, and those chosen by their speed, need not be."""
+    return torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
+
+
+def _side_by_side(networks: Sequence[nn.Module], x: Tensor, streams: Streams) -> list[Tensor]:
+    """Each network's output, queued on the streams in turn, or one after another where there are none."""
+    if not streams:
+        return [network(x) for network in networks]
+    current = torch.cuda.current_stream(x.device)
+    for stream in streams:
+        stream.wait_stream(current)
+    rows = []
+    for index, network in enumerate(networks):
+        with torch.cuda.stream(streams[index % len(streams)]):
+            rows.append(network(x))
+    for stream in streams:
+        current.wait_stream(stream)
+    return rows
