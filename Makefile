@@ -10,7 +10,7 @@ demo: $(VENV)/.demo
 	$(BIN)/forde demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

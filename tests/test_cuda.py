@@ -100,7 +100,7 @@ class TestCompiled:
     @pytest.mark.parametrize("memory", ["speed", "low"])
     def test_equal_with_last_batch_schedule_and_gaps(self, memory: str, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO", "forde")
-        method = forde.method("forde-identity", repulsion_weight=lambda epoch: 5.0 - epoch, repulsion_every=2)
+        method = forde.method("forde-identity", repulsion_weight=lambda epoch: 7.0 - epoch, repulsion_every=2)
         options = {"method": method, "drop_last": False, "memory": memory, "epochs": 6}
         found = [self.fit(self.convolution, engine, **options) for engine in ("eager", "compiled")]
         assert caplog.text.count("operations fused; 1 function for 3 units") == 2, "one with repulsion and one without"

@@ -56,6 +56,7 @@ def _small_conv() -> nn.Module:
 
 
 MODELS: dict[str, tuple[int, Callable[[int], Problem]]] = {
+    "toy-mlp": (2, lambda size: Problem(lambda: MLP(size, [50, 50], 2), (size,), 2)),
     "mlp": (64, lambda size: Problem(lambda: MLP(size, [128, 128], 10), (size,), 10)),
     "transfer-mlp": (768, lambda size: Problem(lambda: MLP(size, [512] * 3, 10, batch_norm=True), (size,), 10)),
     "small-conv": (16, lambda size: Problem(_small_conv, (3, size, size), 10)),

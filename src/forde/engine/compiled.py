@@ -245,6 +245,7 @@ class _Compiled(Engine):
                 report = self._compiled(kind, x, y, factor, step=0)
                 if report.z is not None and x.is_cuda:
                     self._compile_exchange(kind, report.z)
+                    _restore(buffers, before)
                     self._compiled(kind, x, y, factor, step=0)
             if not any(program.traced.random for program in kind.programs):
                 reason = self._disagreement(expected, buffers, moved)

@@ -101,7 +101,7 @@ TRANSPOSED = {torch.conv_transpose1d: 1, torch.conv_transpose2d: 2, torch.conv_t
 
 
 class TwiceDifferentiable(TorchFunctionMode):
-    """Inside, convolutions and BatchNorm of any network have a cheap second derivative; their values stay the same.
+    """Inside, convolutions, BatchNorm and ReLU have a cheap second derivative; their values stay the same.
 
     Args:
         for_compiler: write BatchNorm out as formulas that a compiler can merge.
@@ -140,8 +140,9 @@ class TwiceDifferentiable(TorchFunctionMode):
             return _transposed(self, func, TRANSPOSED[func], *args, **kwargs)
         if func is F.batch_norm:
             return _batch_norm(self, *args, **kwargs)
-        if self.for_compiler and func in (F.relu, torch.relu) and _follows_batch_norm(*args, **kwargs):
-            return relu(args[0])
+        if func in (F.relu, torch.relu) and not (kwargs.get("inplace") or any(args[1:])):
+            x = args[0] if args else kwargs["input"]
+            return relu(x, remember_input=self.for_compiler and hasattr(x, "from_batch_norm"))
         return func(*args, **kwargs)
 
 
@@ -230,10 +231,6 @@ def _batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
     if not training or input.numel() <= input.shape[1]:  # one value per channel is torch's to refuse
         return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     return batch_norm(input, running_mean, running_var, weight, bias, momentum, eps, open_up=mode.for_compiler)
-
-
-def _follows_batch_norm(*arguments: Any, inplace: bool = False) -> bool:
-    return not inplace and arguments[1:] in ((), (False,)) and getattr(arguments[0], "from_batch_norm", False)
 
 
 def _each(value: Any, dims: int) -> tuple[int, ...]:

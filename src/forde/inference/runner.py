@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
@@ -55,6 +56,9 @@ def running(members: Sequence[nn.Module], dtype: torch.dtype | None = None) -> I
             member.train(training)  # networks may do more here than set a flag
             for module, was_training in inner:
                 module.training = was_training
+        if dtype is not None:
+            networks = []
+            gc.collect()  # torch.fx's graphs refer to themselves, and would hold the copies' memory for a while
 
 
 def _fast(member: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
