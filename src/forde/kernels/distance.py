@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -63,8 +64,9 @@ class _SquaredDistances(torch.autograd.Function):
         live, frozen = ctx.saved_tensors
         weight = 2 * gradients[0]
         blocks = list(_blocks(live, frozen))
-        if len(blocks) == 1:
-            return (_differences(live, frozen, *blocks[0]) * weight.unsqueeze(-1)).sum(1), None
+        if len(blocks) == 1:  # one frozen member after another: no tensor larger than the result
+            terms = (weight[:, j, :, None] * (live - other) for j, other in enumerate(frozen))
+            return functools.reduce(torch.add, terms), None
         result = torch.zeros_like(live)
         for rows, columns in blocks:
             difference = _differences(live, frozen, rows, columns)

@@ -1,0 +1,53 @@
+"""Squared distances: the GPU's formula, in one piece and in slices, and the CPU's loop agree."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from forde.kernels import distance
+from forde.kernels.distance import in_one_piece, squared_distances
+
+M, B, D = 4, 3, 10
+
+
+@pytest.fixture
+def z() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(M, B, D, generator=generator, dtype=torch.float64)
+    z[2] = z[1]  # two members that coincide
+    return z
+
+
+def with_gradient(q: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
+    weights = torch.arange(1.0, 1 + q.numel(), dtype=q.dtype).view_as(q)
+    (gradient,) = torch.autograd.grad((q * weights).sum(), live)
+    return q.detach(), gradient
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 40, M * B * D, 1 << 24])
+def test_slices_and_loop_agree(chunk: int, z: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = z.clone().requires_grad_()
+    expected = with_gradient((live.unsqueeze(1) - z.unsqueeze(0)).square().sum(-1), live)
+    monkeypatch.setattr(distance, "CHUNK", chunk)
+    sliced = with_gradient(distance._SquaredDistances.apply(live, z), live)
+    looped = with_gradient(squared_distances(live, z), live)
+    for found in (sliced, looped):
+        torch.testing.assert_close(found[0], expected[0])
+        torch.testing.assert_close(found[1], expected[1])
+
+
+def test_coinciding_members_are_at_distance_zero_and_feel_nothing(z: Tensor) -> None:
+    for distances in (squared_distances, distance._SquaredDistances.apply):
+        live = z[1:3].float().requires_grad_()
+        q, gradient = with_gradient(distances(live, z[1:3].float()), live)
+        assert not q.any() and not gradient.any()
+
+
+def test_in_one_piece_ends(z: Tensor) -> None:
+    before = distance.CHUNK
+    with in_one_piece():
+        assert before < distance.CHUNK
+        assert len(list(distance._blocks(z, z))) == 1
+    assert before == distance.CHUNK
