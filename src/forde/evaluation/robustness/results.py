@@ -82,7 +82,7 @@ class RobustnessResult:
                 cells={name: _by_severity(value) for name, value in content["cells"].items()},
                 settings=content["settings"],
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise FordeError(f"'{path}' is not a robustness result; expected a file that its save() wrote.") from None
 
     def __str__(self) -> str:

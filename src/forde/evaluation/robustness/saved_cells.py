@@ -66,13 +66,13 @@ def write_cell(path: Path, saved: SavedCell, content: str) -> None:
 
 def read_cell(path: Path, content: str | None = None) -> SavedCell | None:
     """The cell in a file; None if the file is missing, damaged, or not of what the fingerprint `content` names."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     try:
         with safe_open(path, framework="np") as file:
-            if content is not None and file.metadata().get("fingerprint") != content:
+            if content is not None and (file.metadata() or {}).get("fingerprint") != content:
                 return None
             codes, labels, terms = (file.get_tensor(name) for name in ("codes", "labels", "terms"))
-    except (OSError, SafetensorError):
+        return SavedCell(torch.from_numpy(codes.view(np.int16)), torch.from_numpy(labels), torch.from_numpy(terms))
+    except Exception:  # a damaged file can raise anything, from SafetensorError to TypeError
         return None
-    return SavedCell(torch.from_numpy(codes.view(np.int16)), torch.from_numpy(labels), torch.from_numpy(terms))
