@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
@@ -18,7 +19,10 @@ MODELS = ("mlp", "resnet18", "preact_resnet18", "wrn16_4")
 def train(
     data: Annotated[str, typer.Option(help="A data set by name (`forde data list`), or a file or folder.")],
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")],
-    run: Annotated[Path, typer.Option(help="Folder for settings, metrics, log, checkpoints and the ensemble.")],
+    run: Annotated[
+        Path,
+        typer.Option("--run", "--run-folder", help="Folder for settings, metrics, log, checkpoints and the ensemble."),
+    ],
     model: Annotated[str, typer.Option(help=f"Network: {', '.join(MODELS)}.")] = "mlp",
     hidden: Annotated[str, typer.Option(help="Widths of the perceptron's hidden layers.")] = "128,128",
     method: Annotated[str, typer.Option(help="A method that `forde methods` shows.")] = "forde-pca",
@@ -37,17 +41,28 @@ def train(
     checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Checkpoint after so many minutes.")] = 10.0,
     keep: Annotated[int, typer.Option(min=1, help="Checkpoints that stay.")] = 2,
     non_finite: Annotated[str, typer.Option(help="After a loss that is NaN: stop, skip or roll_back.")] = "stop",
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            help="Under torchrun: shards of members x shards of the batch, as in 2x4; if left out, as many shards of "
+            "members as divide both their number and the processes."
+        ),
+    ] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard.")] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; FORDE_DATA if left out.")] = None,
 ) -> None:
     """Train an ensemble; with --resume the same command goes on wherever it was interrupted.
 
     Example: forde train --data digits --epochs 20 --run runs/a --resume
+
+    On several processes: torchrun --nproc-per-node=4 -m forde train ... --run-folder runs/a --mesh 2x2
+    (torchrun takes --run for its own --run-path)
     """
     import torch
 
     import forde
     from forde.data.description import Images
+    from forde.engine.mesh import parse_shape, processes
     from forde.training.writers import TensorBoard
 
     loaded = forde.data.load(data, "train", data_dir)
@@ -74,12 +89,15 @@ def train(
         augmentation=forde.Augmentation() if augment else None,
         writers=[TensorBoard(run / "tensorboard")] if tensorboard else [],
         run=run,
-        resume=resume,
+        resume=resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0,  # torchrun started us again
         checkpoint_every=checkpoint_every,
         checkpoint_minutes=checkpoint_minutes,
         keep=keep,
         non_finite=non_finite,  # type: ignore[arg-type]
+        mesh=parse_shape(mesh) if mesh is not None else "auto" if processes() > 1 else None,
     )
+    if int(os.environ.get("RANK", "0")):  # the first process speaks for all
+        return
     last = history.records[-1]
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"{method}, {members} × {model} on {data}: loss {last['loss']:.4f} after {len(history)} epochs")

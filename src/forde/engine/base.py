@@ -2,7 +2,7 @@
 
 1. **forward**: per member, the loss and the representation z_i from one forward pass, graph kept.
 2. **exchange**: Z = stack(z_i) without graph; kernel and rule turn it into cotangents V_i. Across processes only Z
-   would travel.
+   travels (`engine/sharded.py`).
 3. **pull back**: per member, backward([loss_i, z_i], [1, V_i]), then the priors.
 
 Members never appear in each other's graph. An engine differs in how it runs the forward passes: one *unit* after
@@ -107,11 +107,15 @@ class Engine(ABC):
     """Whether a compiler merges operations."""
     groups: list[dict[str, Tensor]]
     """For each unit its trainable parameters by name, `[...]` or `[M, ...]`: leaves that collect gradients."""
+    whole: Ensemble
+    """All members; `ensemble` has those that this process trains, which are the same unless others train the rest."""
+    first_member: int = 0
+    """Index in `whole` of the first member that this process trains."""
 
     def __init__(
         self, ensemble: Ensemble, method: Method, precision: Precision = "float32", memory: Memory = "speed"
     ) -> None:
-        self.ensemble = ensemble
+        self.ensemble = self.whole = ensemble
         self.method = method
         self.precision = precision
         self.memory = memory
@@ -188,7 +192,7 @@ class Engine(ABC):
 
     def factor(self, y: Batch, *, step: int, epoch: int, data_size: int | None) -> float | None:
         """Scale and weight of the repulsion in this step; None where members do not interact."""
-        if self.ensemble.n_members < 2 or not self.method.repels(step=step, epoch=epoch):
+        if self.whole.n_members < 2 or not self.method.repels(step=step, epoch=epoch):
             return None
         batch_size = len(y if isinstance(y, Tensor) else y[0])
         return self.method.scale(batch_size, data_size or batch_size) * self.method.weight(epoch)
@@ -239,9 +243,10 @@ class Engine(ABC):
             for unit in self._each_unit():
                 cotangent = self._of_unit(forces.cotangent, unit)
                 repulsion.append(self._pull_back_unit(unit, cotangent, apart=mixing is not None))
+        repulsion = self._complete(repulsion)
         if self.head:
-            mean = {name: g.mean(0, keepdim=True).expand_as(g) for name, g in self._member_gradients().items()}
-            self._assign_gradients({name: mean[name] for name in self.head if name in mean})
+            mean = {name: g.mean(0, keepdim=True).expand_as(g) for name, g in self._head_gradients().items()}
+            self._assign_gradients(mean)
         for group in self.groups:
             for prior in self.method.priors:
                 prior.add_gradients(group)
@@ -253,12 +258,31 @@ class Engine(ABC):
                     if gradient is not None:
                         parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
+    def _complete(self, repulsion: list[Sequence[Tensor | None]]) -> list[Sequence[Tensor | None]]:
+        """Gradients of the whole batch from those in `.grad` and in `repulsion`, where a process sees a part of it."""
+        return repulsion
+
+    def _head_gradients(self) -> dict[str, Tensor]:
+        """Gradients of the shared head, `[M, ...]` each."""
+        return {name: gradient for name, gradient in self._member_gradients().items() if name in self.head}
+
     def _each_unit(self) -> Iterator[int]:
         """Units in order; an engine may set up the place where each of them runs."""
         yield from range(len(self.groups))
 
     def settle(self) -> None:
         """Wait for steps that are still running, and raise what went wrong in them."""
+
+    def collect(self) -> None:
+        """Bring the members in `whole` that other processes train up to date."""
+
+    def united(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Named tensors of this process's members, and those of all others."""
+        return tensors
+
+    def anywhere(self, happened: bool) -> bool:
+        """Whether it is so in any process."""
+        return happened
 
     def _forward_unit(self, unit: int, x: Tensor, y: Tensor, *, repel: bool) -> Forward:
         """Phase 1 of one unit. Without repulsion its gradients are left in `.grad` at once."""
@@ -333,7 +357,7 @@ class Engine(ABC):
         """One unit's forward pass, loss and representation, with its own parameters or with those given."""
         view = self._view(unit, x, y, repel=repel, tensors=tensors)
         loss = view.loss()
-        energies = [energy for prior in self.method.priors if (energy := prior.energy(view)) is not None]
+        energies = [view.part(energy) for prior in self.method.priors if (energy := prior.energy(view)) is not None]
         objective = sum(energies, loss)
         if not repel:
             return Differentiable(loss, objective, None, None)
@@ -366,10 +390,9 @@ class Engine(ABC):
         space = self.method.space
         assert space is not None
         if space.uses_batch and self.method.repulsion_fraction < 1:
-            n = max(1, math.ceil(self.method.repulsion_fraction * len(view.y)))
-            x = view.x.detach()[0, :n] if view.stacked else view.x.detach()[:n]
+            x, y = self._samples_that_repel(view)
             with still_statistics(self._modules(unit)):
-                view = self._view(unit, x, view.y[:n], repel=True, tensors=tensors)
+                view = self._view(unit, x, y, repel=True, tensors=tensors)
             loss = view.loss()
         with explaining_second_derivatives(), self._convolutions.input_gradients_only():
             z = space.represent(view)
@@ -382,6 +405,14 @@ class Engine(ABC):
         of = objective if self._mixes_representations else loss
         (gradient,) = torch.autograd.grad(of.sum(), space.source(view), retain_graph=True)
         return z, gradient.detach().reshape(z.shape).to(z.dtype)
+
+    def _samples_that_repel(self, view: View) -> tuple[Tensor, Tensor]:
+        n = self._number_that_repel(len(view.y))
+        x = view.x.detach()
+        return (x[0, :n] if view.stacked else x[:n]), view.y[:n]
+
+    def _number_that_repel(self, batch_size: int) -> int:
+        return max(1, math.ceil(self.method.repulsion_fraction * batch_size))
 
     def _modules(self, unit: int) -> torch.nn.Module:
         """The network that runs a unit's forward pass."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from forde.engine.base import Engine, Memory, Precision
@@ -58,13 +58,8 @@ class EagerEngine(Engine):
         return tensor[unit]
 
     def _member_gradients(self) -> dict[str, Tensor]:
+        refuse_different_parameters(self.ensemble)
         first = self.groups[0]
-        for i, group in enumerate(self.groups):
-            if {n: p.shape for n, p in group.items()} != {n: p.shape for n, p in first.items()}:
-                raise FordeError(
-                    f"members 0 and {i} have different parameters, so their gradients cannot be mixed; "
-                    "use rule=WGD() without a shared head, or members of one architecture."
-                )
         return {
             name: torch.stack(gradients)
             for name in first
@@ -76,3 +71,17 @@ class EagerEngine(Engine):
         for name, gradient in gradients.items():
             for i, group in enumerate(self.groups):
                 group[name].grad = gradient[i].clone()
+
+
+def refuse_different_parameters(ensemble: Ensemble) -> None:
+    """Stop where members' gradients would be mixed, but one has other parameters than the first."""
+
+    def shapes(member: nn.Module) -> dict[str, torch.Size]:
+        return {name: parameter.shape for name, parameter in member.named_parameters() if parameter.requires_grad}
+
+    for i, member in enumerate(ensemble.members):
+        if shapes(member) != shapes(ensemble.members[0]):
+            raise FordeError(
+                f"members 0 and {i} have different parameters, so their gradients cannot be mixed; "
+                "use rule=WGD() without a shared head, or members of one architecture."
+            )

@@ -31,6 +31,8 @@ class View:
     """Trainable parameters, each `[...]` or `[M, ...]`."""
     likelihood: Likelihood
     stacked: bool = False
+    share: float = 1.0
+    """Part of the batch that these samples are, where several processes hold it together."""
 
     @property
     def lead(self) -> int:
@@ -38,8 +40,12 @@ class View:
         return int(self.stacked)
 
     def loss(self) -> Tensor:
-        """Mean loss of the batch: `[]` or `[M]`."""
-        return self.likelihood.loss(self.output.float() if self.output.itemsize < 4 else self.output, self.y)
+        """Mean loss of the batch, or this view's part of it: `[]` or `[M]`."""
+        return self.part(self.likelihood.loss(self.output.float() if self.output.itemsize < 4 else self.output, self.y))
+
+    def part(self, mean: Tensor) -> Tensor:
+        """What a mean over these samples contributes to the mean over the batch."""
+        return mean if self.share == 1 else self.share * mean
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,9 @@ class Space(ABC):
     """Whether `project` wants the gradient of the loss with respect to the representation."""
     uses_batch: ClassVar[bool] = True
     """False where the representation does not depend on the data (weights)."""
+    sample_axis: ClassVar[Literal[1, 2]] = 1
+    """Axis of `[M, S, D]` along which the batch lies, sample after sample: 1 where members are compared at each sample,
+    2 where the whole batch is one vector."""
 
     @abstractmethod
     def represent(self, view: View) -> Tensor:

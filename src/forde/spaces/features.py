@@ -11,6 +11,7 @@ constants: nothing differentiates through them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,8 @@ class Features(Space):
     >>> Features(projection=5).needs_loss_gradient
     True
     """
+
+    sample_axis: ClassVar[Literal[1, 2]] = 2
 
     layer: str | None = None
     projection: int | None = None

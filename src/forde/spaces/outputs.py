@@ -37,6 +37,10 @@ class Outputs(Space):
         # Probabilities are not on the way from logits to the loss, so loss gradients cannot be mixed there.
         return "representation" if self.of == "logits" else "weights"
 
+    @property
+    def sample_axis(self) -> Literal[1, 2]:  # type: ignore[override]
+        return 1 if self.per_sample else 2
+
     def represent(self, view: View) -> Tensor:
         z = view.output if self.of == "logits" else view.output.softmax(-1)
         return z.flatten(view.lead + 1) if self.per_sample else z.flatten(view.lead).unsqueeze(view.lead)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import subprocess
 from datetime import datetime, timezone
@@ -13,7 +14,9 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from forde.engine.mesh import Mesh
 from forde.ensemble import Ensemble
+from forde.errors import FordeError
 from forde.methods import Method
 from forde.training.feed import Feed
 from forde.training.plain import canonical, content_hash, described
@@ -63,6 +66,42 @@ def describe_data(feed: Feed) -> dict[str, Any]:
     """Number of samples, and a fingerprint of some of them; none for a loader, whose samples may be augmented."""
     sample = feed.sample()
     return {"size": feed.size, "content": None if sample is None else content_hash(*sample)}
+
+
+def first_difference(old: Any, new: Any, field: str = "") -> tuple[str, Any, Any] | None:
+    """Where two settings differ, by dotted name, and both values; None where they are equal.
+
+    >>> first_difference({"training": {"lr": 0.1}}, {"training": {"lr": 0.2}})
+    ('training.lr', 0.1, 0.2)
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*new, *(key for key in old if key not in new)]:
+            found = first_difference(old.get(key), new.get(key), f"{field}.{key}" if field else key)
+            if found is not None:
+                return found
+        return None
+    return None if old == new else (field, old, new)
+
+
+def refuse_different_processes(settings: dict[str, Any], mesh: Mesh) -> None:
+    """Stop where processes of one training were started with different settings."""
+    for number, other in enumerate(mesh.each(settings)):
+        if (difference := first_difference(settings, other)) is not None:
+            field, own, given = difference
+            raise FordeError(
+                f"process {number} was started with {field} = {short(given)}, but process {mesh.everyone.index} with "
+                f"{short(own)}; start all with the same settings."
+            )
+
+
+def short(value: Any) -> str:
+    """A value for a message.
+
+    >>> short("a" * 100)[-5:]
+    'aa...'
+    """
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def environment(ensemble: Ensemble, engine: object) -> dict[str, Any]:

@@ -37,6 +37,10 @@ class Feed(ABC):
         """Sources of random numbers of its own, beside the one that `epoch` is given."""
         return []
 
+    def batch_sizes(self) -> set[int]:
+        """Sizes that batches will have, as far as they are known before they are drawn."""
+        return set()
+
     def sample(self) -> tuple[Tensor, Tensor] | None:
         """Up to 1024 samples, evenly spaced, by which the data is known again; None where they may change."""
         return None
@@ -60,6 +64,9 @@ class TensorFeed(Feed):
 
     def inputs(self) -> Iterator[Tensor]:
         return iter(self.x.split(INPUT_BATCH))
+
+    def batch_sizes(self) -> set[int]:
+        return sizes_of_batches(self.size, self.batch_size, drop_last=self.drop_last)
 
     def sample(self) -> tuple[Tensor, Tensor]:
         chosen = evenly_spaced(self.size)
@@ -128,6 +135,16 @@ def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool
     check_data(x, y, likelihood)
     y = _as_targets(y, likelihood).to(ensemble.device)
     return TensorFeed(ensemble.as_input(x), y, batch_size=batch_size, drop_last=drop_last)
+
+
+def sizes_of_batches(n: int, batch_size: int, *, drop_last: bool) -> set[int]:
+    """Sizes of the batches of an epoch of n samples.
+
+    >>> sizes_of_batches(10, 4, drop_last=False), sizes_of_batches(10, 4, drop_last=True)
+    ({2, 4}, {4})
+    """
+    rest = n % batch_size
+    return {batch_size} if drop_last or not rest else {batch_size, rest}
 
 
 def evenly_spaced(n: int) -> Tensor:

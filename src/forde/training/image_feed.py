@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from forde.data.inputs import normalise
 from forde.errors import FordeError
-from forde.training.feed import INPUT_BATCH, Feed, evenly_spaced
+from forde.training.feed import INPUT_BATCH, Feed, evenly_spaced, sizes_of_batches
 
 SHARE_OF_FREE_MEMORY = 0.3
 """Images may take this much of the device's free memory; networks and their graphs need the rest."""
@@ -158,6 +158,9 @@ class ImageFeed(Feed):
         for padded in self._padded(order, order.to(self.device), INPUT_BATCH, workers=0):
             inside = padded[:, self.pad : self.pad + self.height, self.pad : self.pad + self.width]
             yield self.normalised(inside)
+
+    def batch_sizes(self) -> set[int]:
+        return sizes_of_batches(self.size, self.batch_size, drop_last=self.drop_last)
 
     def sample(self) -> tuple[Tensor, Tensor]:
         chosen = evenly_spaced(self.size)

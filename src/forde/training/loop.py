@@ -62,7 +62,7 @@ class Loop:
         non_finite: NonFinite,
     ) -> None:
         self.engine, self.optimizer, self.scheduler, self.feed = engine, optimizer, scheduler, feed
-        self.ensemble: Ensemble = engine.ensemble
+        self.ensemble: Ensemble = engine.whole
         self.independent_data, self.diagnostics_every, self.non_finite = independent_data, diagnostics_every, non_finite
         self.orders = [torch.Generator().manual_seed(seed + i) for i in range(self.ensemble.n_members)]
         self.patience = _patience(engine.method)
@@ -103,6 +103,7 @@ class Loop:
         if not self.tally.losses:
             raise NonFiniteError(f"every step of epoch {self.epoch} was skipped; lower lr or check the inputs.")
         self.engine.settle()
+        self.engine.collect()
         refuse_non_finite_weights(self.ensemble, epoch=self.epoch)
         record = {"epoch": float(self.epoch), **self.tally.means(), "lr": lr}
         if self.non_finite == "skip":
@@ -180,11 +181,13 @@ class Loop:
     def snapshot(self) -> Checkpoint:
         """Everything from which the loop could go on as if nothing had happened."""
         self.engine.settle()
+        self.engine.collect()
         refuse_non_finite_weights(self.ensemble, epoch=self.epoch)
+        optimizer = self.engine.united(optimiser_tensors(self.engine, self.optimizer))
         now = random_states(self.ensemble.device)
         tensors = {
             **{f"ensemble.{name}": tensor for name, tensor in self._tensors().items()},
-            **{f"optimizer.{name}": value for name, value in optimiser_tensors(self.engine, self.optimizer).items()},
+            **{f"optimizer.{name}": value for name, value in optimizer.items()},
             **{f"now.{name}": state for name, state in now.items()},
             **{f"beginning.{name}": state for name, state in self.beginning.items()},
             **{f"tally.{name}": torch.stack(values) for name, values in vars(self.tally).items() if values},

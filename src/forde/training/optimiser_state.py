@@ -32,7 +32,7 @@ def optimiser_tensors(engine: Engine, optimizer: Optimizer) -> dict[str, Tensor]
                     continue
                 tensor = _as_tensor(value, key, optimizer)
                 if not _stacked(engine):
-                    tensors[f"{unit}.{name}.{key}"] = tensor
+                    tensors[f"{engine.first_member + unit}.{name}.{key}"] = tensor
                     continue
                 split = tensor.dim() > 0 and len(tensor) == members and key not in SCALARS
                 for member in range(members):
@@ -55,7 +55,7 @@ def load_optimiser_tensors(
     options = {id(leaf): group for group in optimizer.param_groups for leaf in group["params"]}
     for unit, group in enumerate(engine.groups):
         for name, leaf in group.items():
-            members = range(engine.ensemble.n_members) if _stacked(engine) else [unit]
+            members = range(engine.ensemble.n_members) if _stacked(engine) else [engine.first_member + unit]
             rows = [stored.get(f"{member}.{name}", {}) for member in members]
             if not rows[0]:
                 optimizer.state.pop(leaf, None)

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from forde.engine.mesh import Mesh
+
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
     """The state of the global sources that a step on this device may draw from.
@@ -45,3 +47,9 @@ def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
         np.random.set_state(("MT19937", key, int(position), int(has_gauss), gauss))
     stored = float(states["python_rest"])
     random.setstate((3, tuple(states["python"].tolist()), None if math.isnan(stored) else stored))
+
+
+def share_random_states(mesh: Mesh, device: torch.device) -> None:
+    """Let all processes draw the same numbers from here on: data may be drawn with any source."""
+    if mesh.everyone.size > 1:
+        set_random_states(mesh.first(lambda: random_states(device)), device)

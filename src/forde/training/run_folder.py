@@ -18,12 +18,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 from forde import saving
+from forde.engine.mesh import ALONE, Mesh
+from forde.engine.sharded import share_members
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, RunInterruptedError
 from forde.training.checkpoints import Checkpoints
+from forde.training.configuration import first_difference, short
 from forde.training.durable import TEMPORARY, append_line, explaining_writes, write_whole
 from forde.training.history import Record
 from forde.training.loop import Loop
@@ -66,12 +70,13 @@ class Schedule:
 class RunFolder:
     """Keeps a loop's state safe, and finds it again."""
 
-    def __init__(self, folder: str | Path, schedule: Schedule, *, resume: bool) -> None:
+    def __init__(self, folder: str | Path, schedule: Schedule, *, resume: bool, mesh: Mesh = ALONE) -> None:
+        self.mesh = mesh
         self.folder, self.schedule = Path(folder), schedule
         self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, keep=schedule.keep, run="")
         self.metrics: JsonLines | None = None
         self._written = time.monotonic()
-        self._check(resume)
+        mesh.first(lambda: self._check(resume))
 
     def _check(self, resume: bool) -> None:
         try:
@@ -90,18 +95,25 @@ class RunFolder:
     def logging(self) -> Iterator[None]:
         """Make the folder, and write what forde logs meanwhile into it."""
         with ExitStack() as stack:
-            with explaining_writes(self.folder, "choose a writable folder"):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(logged_to(self.folder / LOG))
+            self.mesh.first(lambda: self._open_log(stack))
             try:
                 yield
             except FordeError as error:
                 log.info("stopped: %s", error)
                 raise
 
+    def _open_log(self, stack: ExitStack) -> None:
+        with explaining_writes(self.folder, "choose a writable folder"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(logged_to(self.folder / LOG))
+
     def begin(self, decisive: dict[str, Any], how: dict[str, Any], environment: dict[str, Any]) -> None:
         """Write the settings, or compare them with those that the run was started with."""
         decisive = json.loads(json.dumps(decisive))
+        self.mesh.first(lambda: self._begin(decisive, how, environment))
+        self.checkpoints.run = hashlib.sha256(canonical(decisive)).hexdigest()[:16]
+
+    def _begin(self, decisive: dict[str, Any], how: dict[str, Any], environment: dict[str, Any]) -> None:
         path = self.folder / CONFIG
         with explaining_writes(self.folder, "choose a writable folder"):
             if path.exists():
@@ -111,7 +123,6 @@ class RunFolder:
                     path, (json.dumps({"format": FORMAT, **decisive, "how": described(how)}, indent=2) + "\n").encode()
                 )
             append_line(self.folder / SESSIONS, json.dumps(environment))
-        self.checkpoints.run = hashlib.sha256(canonical(decisive)).hexdigest()[:16]
 
     def _compare(self, path: Path, decisive: dict[str, Any]) -> None:
         try:
@@ -128,49 +139,64 @@ class RunFolder:
         if (difference := first_difference({key: stored.get(key) for key in decisive}, decisive)) is not None:
             field, old, new = difference
             raise FordeError(
-                f"'{self.folder}' was started with {field} = {_short(old)}, but {_short(new)} was given; "
+                f"'{self.folder}' was started with {field} = {short(old)}, but {short(new)} was given; "
                 "give the same, or another folder."
             )
 
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
-        return (self.folder / ENSEMBLE / saving.CONFIG).exists()
+        return self.mesh.first((self.folder / ENSEMBLE / saving.CONFIG).exists)
 
     def take_up(self, loop: Loop) -> None:
         """Bring the loop to where the run stands: at the newest checkpoint that is whole, or at its beginning."""
-        self._restore(loop, self.checkpoints)
-        if not len(self.checkpoints):  # so that an unwritable folder is found at once, and a way back is there
+        self._restore(loop)
+        if not self.mesh.first(
+            lambda: len(self.checkpoints)
+        ):  # so that an unwritable folder is found at once, and a way back is there
             self.save(loop)
         self._write_metrics(loop)
 
-    def _restore(self, loop: Loop, checkpoints: Checkpoints) -> None:
-        for name, checkpoint in checkpoints.newest_first():
+    def _restore(self, loop: Loop) -> None:
+        found = self.checkpoints.newest_first()
+        # One process reads: then the others need not see its disk, and all take the same checkpoint.
+        while (candidate := self.mesh.first(lambda: next(found, None))) is not None:
+            name, checkpoint = candidate
+            reason = None
             try:
                 loop.restore(checkpoint)
             except FordeError as error:
-                checkpoints.refuse(name, str(error))
-                continue
-            log.info("going on from checkpoint '%s': epoch %d, step %d", name, loop.epoch, loop.step)
-            return
-        if len(checkpoints):
+                reason = str(error)
+            if not self.mesh.anywhere(reason is not None):
+                log.info("going on from checkpoint '%s': epoch %d, step %d", name, loop.epoch, loop.step)
+                return
+            self.checkpoints.refuse(name, reason or "another process cannot use it.")
+        if self.mesh.first(lambda: len(self.checkpoints)):
             raise FordeError(
-                f"none of the checkpoints in '{checkpoints.folder}' can be used, for reasons that the log gives; "
+                f"none of the checkpoints in '{self.checkpoints.folder}' can be used, for reasons that the log gives; "
                 "restore one, or start again in another folder."
             )
 
     def _write_metrics(self, loop: Loop) -> None:
-        with explaining_writes(self.folder, "free some space and go on with resume=True"):
-            self.metrics = JsonLines(self.folder / METRICS, loop.records)
+        def write() -> None:
+            with explaining_writes(self.folder, "free some space and go on with resume=True"):
+                self.metrics = JsonLines(self.folder / METRICS, loop.records)
+
+        self.mesh.first(write)
 
     def save(self, loop: Loop) -> None:
         """Write a checkpoint now."""
         snapshot = loop.snapshot()
-        with explaining_writes(
-            self.checkpoints.folder,
-            "free some space or make it writable and go on with resume=True from the checkpoint before, which is whole",
-        ):
-            self.checkpoints.write(snapshot)
+
+        def write() -> None:
+            with explaining_writes(
+                self.checkpoints.folder,
+                "free some space or make it writable and go on with resume=True from the checkpoint before, which is "
+                "whole",
+            ):
+                self.checkpoints.write(snapshot)
+
+        self.mesh.first(write)
         self._written = time.monotonic()
         log.info("checkpoint: epoch %d, step %d", loop.epoch, loop.step)
 
@@ -182,14 +208,22 @@ class RunFolder:
 
     def after_epoch(self, loop: Loop, record: Record, request: StopRequest) -> None:
         """Note an epoch; then as after a step."""
-        assert self.metrics is not None
-        with explaining_writes(self.folder, "free some space and go on with resume=True"):
-            self.metrics.record(record)
+
+        def write() -> None:
+            assert self.metrics is not None
+            with explaining_writes(self.folder, "free some space and go on with resume=True"):
+                self.metrics.record(record)
+
+        self.mesh.first(write)
         due = self.schedule.epochs is not None and loop.epoch % self.schedule.epochs == 0
         self._save_if(due, loop, request)
 
     def _save_if(self, due: bool, loop: Loop, request: StopRequest) -> None:
-        if due or request.signal is not None:
+        # The first process's clock counts, and a signal to any of them; all must do the same.
+        due_now, number = self.mesh.highest([int(due and self.mesh.leads), int(request.signal or 0)])
+        if number:
+            request.signal = Signals(number)
+        if due_now or number:
             self.save(loop)
         if request.signal is not None:
             raise RunInterruptedError(
@@ -205,7 +239,7 @@ class RunFolder:
             raise NonFiniteError(
                 f"after {MOST_ROLL_BACKS} returns to a checkpoint with ever smaller steps, still {error}"
             ) from None
-        self._restore(loop, self.checkpoints)
+        self._restore(loop)
         scale_learning_rate(loop.optimizer, loop.scheduler, SMALLER ** (count - loop.roll_backs))
         loop.roll_backs = count
         lr = float(loop.optimizer.param_groups[0]["lr"])
@@ -214,35 +248,23 @@ class RunFolder:
 
     def finish(self, ensemble: Ensemble) -> None:
         """Save the trained ensemble; its checkpoints are then of no more use."""
+        self.mesh.first(lambda: self._finish(ensemble))
+        log.info("finished; the ensemble is in '%s'", self.folder / ENSEMBLE)
+
+    def _finish(self, ensemble: Ensemble) -> None:
         ensemble.save(self.folder / ENSEMBLE)
         self.checkpoints.clear()
-        log.info("finished; the ensemble is in '%s'", self.folder / ENSEMBLE)
 
     def load_finished(self, ensemble: Ensemble) -> list[Record]:
         """Load the trained ensemble, and return the records."""
         log.info("'%s' has finished already, so nothing is trained", self.folder)
+        records = self.mesh.first(lambda: self._load_finished(ensemble))
+        share_members(ensemble, self.mesh)
+        return records
+
+    def _load_finished(self, ensemble: Ensemble) -> list[Record]:
         records = read_records(self.folder / METRICS)
         device = ensemble.device
         saving.load_weights(self.folder / ENSEMBLE, ensemble)
         ensemble.to(device)
         return records
-
-
-def first_difference(old: Any, new: Any, field: str = "") -> tuple[str, Any, Any] | None:
-    """Where two settings differ, by dotted name, and both values; None where they are equal.
-
-    >>> first_difference({"training": {"lr": 0.1}}, {"training": {"lr": 0.2}})
-    ('training.lr', 0.1, 0.2)
-    """
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in [*new, *(key for key in old if key not in new)]:
-            found = first_difference(old.get(key), new.get(key), f"{field}.{key}" if field else key)
-            if found is not None:
-                return found
-        return None
-    return None if old == new else (field, old, new)
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

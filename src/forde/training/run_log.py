@@ -21,6 +21,23 @@ class _Onwards(logging.Handler):
 
 
 @contextmanager
+def silent() -> Iterator[None]:
+    """Of the `forde` logger only errors are heard: in processes that only repeat what the first one says.
+
+    >>> with silent():
+    ...     logging.getLogger("forde.training").isEnabledFor(logging.WARNING)
+    False
+    """
+    logger = logging.getLogger("forde")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
 def logged_to(path: Path) -> Iterator[None]:
     """Lines of the `forde` logger, from INFO on, go to a file too; the root logger's handlers see no more than before.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,19 +19,24 @@ from forde.engine import Engine, make_engine
 from forde.engine.base import Memory, Precision
 from forde.engine.choose import EngineName
 from forde.engine.guards import explaining_memory
+from forde.engine.mesh import ALONE, Mesh, Shape, checked_shape, joined, own_device
+from forde.engine.sharded import make_sharded_engine, refuse_uneven_batches, share_members
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, unknown_name
 from forde.methods import Method
 from forde.methods import method as named_method
 from forde.priors import EmpCov, TrainingData
 from forde.progress import progress_bar
-from forde.training.configuration import decisive_settings, environment
+from forde.training.configuration import decisive_settings, environment, refuse_different_processes
 from forde.training.feed import Feed, make_feed
 from forde.training.history import History, Record
 from forde.training.image_feed import Augmentation, ImageFeed
 from forde.training.loop import Loop
 from forde.training.numerics import NonFinite
+from forde.training.plain import described
+from forde.training.random_numbers import share_random_states
 from forde.training.run_folder import RunFolder, Schedule
+from forde.training.run_log import silent
 from forde.training.schedule import paper_factor
 from forde.training.signals import StopRequest, stop_requests
 from forde.training.writers import Writer
@@ -70,6 +75,7 @@ def fit(
     checkpoint_minutes: float | None = 10.0,
     keep: int = 2,
     non_finite: NonFinite = "stop",
+    mesh: Shape | Literal["auto"] | None = None,
 ) -> History:
     """Train all members together, in place.
 
@@ -109,6 +115,9 @@ def fit(
         non_finite: what to do when a loss or gradient is NaN or infinite: `"stop"` before the weights are touched,
             `"skip"` the step (the record's `skipped` counts them), or `"roll_back"` to the last checkpoint and go on
             with half the learning rate, at most 10 times (needs `run`).
+        mesh: (shards of members, shards of the batch) where torchrun started as many processes and each calls `fit`
+            with the same arguments; `"auto"` takes as many shards of members as divide M. All processes end with the
+            whole ensemble; the first one writes `run` and feeds `writers`, each calls its own `callback`.
 
     Returns:
         The history, with the method as fitted to the data.
@@ -121,33 +130,34 @@ def fit(
     (2, ['bandwidth', 'disagreement', 'epoch'])
     """
     method = named_method(method) if isinstance(method, str) else method
-    _check_options(epochs, precision, non_finite)
-    if independent_data and method.space is not None:
-        raise FordeError("independent_data needs members that do not interact; use it with 'deep-ensemble' only.")
-    if run is None and (resume or non_finite == "roll_back"):
-        raise FordeError("resume and non_finite='roll_back' need checkpoints; give a folder for them as run=.")
+    _check_options(epochs, precision, non_finite, run=run, resume=resume)
+    _check_method(method, independent_data=independent_data)
     with ExitStack() as stack:
         for writer in writers:
             stack.enter_context(closing(writer))
+        target = available_device(device, own=mesh is not None) if device is not None else ensemble.device
+        group = stack.enter_context(_joined(mesh, ensemble, target))
         folder = None
         if run is not None:
-            folder = RunFolder(run, Schedule(checkpoint_every, checkpoint_minutes, keep), resume=resume)
-            stack.enter_context(folder.logging())
-        target = available_device(device) if device is not None else ensemble.device
+            folder = RunFolder(run, Schedule(checkpoint_every, checkpoint_minutes, keep), resume=resume, mesh=group)
+        stack.enter_context(nullcontext() if folder is None else folder.logging())
+        stack.enter_context(explaining_memory(memory))
         ensemble.to(target)
+        share_members(ensemble, group)
         feed = _feed(data, ensemble, batch_size=batch_size, drop_last=drop_last, augmentation=augmentation)
+        refuse_uneven_batches(feed.batch_sizes(), group)
         inputs = TrainingData(lambda: map(ensemble.as_input, feed.inputs()), feed.size)
         stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         torch.manual_seed(seed)
+        share_random_states(group, target)
         ensemble.train()
-        _look_at_inputs(method, ensemble, next(iter(inputs.batches())))
-        fitted = method.prepare(ensemble.members[0], inputs)
-        if fitted.metric_note is not None:
-            log.info("%s: %s", fitted.name, fitted.metric_note)
-        history = History(fitted)
-        planned = epochs * max(1, feed.size // batch_size)
-        runner = make_engine(
-            "eager" if independent_data else engine, ensemble, fitted, precision, memory, steps=planned
+        fitted = _fitted(method, ensemble, inputs)
+        history, planned = History(fitted), epochs * max(1, feed.size // batch_size)
+        name: EngineName = "eager" if independent_data else engine
+        runner: Engine = (
+            make_engine(name, ensemble, fitted, precision, memory, steps=planned)
+            if group is ALONE
+            else make_sharded_engine(name, ensemble, fitted, group, precision, memory)
         )
         try:
             tuner, schedule = _optimiser(runner, fitted, epochs=epochs, lr=lr, optimizer=optimizer, scheduler=scheduler)
@@ -155,22 +165,27 @@ def fit(
                 runner, tuner, schedule, feed, seed=seed, independent_data=independent_data,
                 diagnostics_every=diagnostics_every, non_finite=non_finite,
             )  # fmt: skip
-            if folder is not None:
+            how = {
+                "device": str(target), "engine": engine, "memory": memory, "mesh": group.shape,
+                "diagnostics_every": diagnostics_every, "checkpoint_every": checkpoint_every,
+                "checkpoint_minutes": checkpoint_minutes, "keep": keep, "non_finite": non_finite,
+            }  # fmt: skip
+            if folder is not None or group is not ALONE:
                 decisive = decisive_settings(
                     ensemble, feed, method, tuner, schedule, epochs=epochs, batch_size=batch_size, seed=seed,
                     precision=precision, drop_last=drop_last, augmentation=augmentation,
                     independent_data=independent_data,
                 )  # fmt: skip
-                how = {
-                    "device": str(target), "engine": engine, "memory": memory, "diagnostics_every": diagnostics_every,
-                    "checkpoint_every": checkpoint_every, "checkpoint_minutes": checkpoint_minutes, "keep": keep,
-                    "non_finite": non_finite,
-                }  # fmt: skip
+                refuse_different_processes({**decisive, "how": described({**how, "device": target.type})}, group)
+            if folder is not None:
                 folder.begin(decisive, how, environment(ensemble, runner))
             finished = folder is not None and folder.finished
             if not finished:
-                listeners = [*(writer.record for writer in writers), *([] if callback is None else [callback])]
-                with explaining_memory(memory), progress_bar(epochs, fitted.name, show=progress) as advance:
+                listeners = [
+                    *(writer.record for writer in writers if group.leads),
+                    *([] if callback is None else [callback]),
+                ]
+                with progress_bar(epochs, fitted.name, show=progress and group.leads) as advance:
                     _train(loop, epochs, folder, advance, listeners)
                 history.records = loop.records
         finally:
@@ -184,13 +199,37 @@ def fit(
     return history
 
 
-def _check_options(epochs: int, precision: str, non_finite: str) -> None:
+def _check_method(method: Method, *, independent_data: bool) -> None:
+    if independent_data and method.space is not None:
+        raise FordeError("independent_data needs members that do not interact; use it with 'deep-ensemble' only.")
+
+
+def _check_options(epochs: int, precision: str, non_finite: str, *, run: str | Path | None, resume: bool) -> None:
+    if run is None and (resume or non_finite == "roll_back"):
+        raise FordeError("resume and non_finite='roll_back' need checkpoints; give a folder for them as run=.")
     if epochs < 1:
         raise FordeError(f"epochs is {epochs}, but a whole number of at least 1 was expected.")
     if precision not in ("float32", "bf16"):
         raise FordeError(f"precision is {precision!r}, but 'float32' or 'bf16' was expected.")
     if non_finite not in (choices := ("stop", "skip", "roll_back")):
         raise unknown_name("non_finite", non_finite, choices)
+
+
+@contextmanager
+def _joined(mesh: Shape | Literal["auto"] | None, ensemble: Ensemble, device: torch.device) -> Iterator[Mesh]:
+    """The mesh asked for; processes but the first are silent, as they would say the same."""
+    shape = (1, 1) if mesh is None else checked_shape(mesh, ensemble.n_members)
+    with joined(shape, device) as found, nullcontext() if found.leads else silent():
+        yield found
+
+
+def _fitted(method: Method, ensemble: Ensemble, inputs: TrainingData) -> Method:
+    """The method as it is with this data."""
+    _look_at_inputs(method, ensemble, next(iter(inputs.batches())))
+    fitted = method.prepare(ensemble.members[0], inputs)
+    if fitted.metric_note is not None:
+        log.info("%s: %s", fitted.name, fitted.metric_note)
+    return fitted
 
 
 def _train(
@@ -247,10 +286,10 @@ def _feed(
     return make_feed(pair, ensemble, batch_size=batch_size, drop_last=drop_last)
 
 
-def available_device(device: str | torch.device) -> torch.device:
-    """The device asked for, if this machine has it."""
+def available_device(device: str | torch.device, *, own: bool = False) -> torch.device:
+    """The device asked for, if this machine has it; with `own`, of several GPUs the one for this process."""
     try:
-        target = torch.device(device)
+        target = own_device(torch.device(device)) if own else torch.device(device)
     except RuntimeError:
         raise FordeError(f"unknown device '{device}'; expected 'cpu', 'cuda', 'cuda:0' or 'mps'.") from None
     if target.type == "cuda" and not torch.cuda.is_available():

@@ -1,0 +1,158 @@
+"""What the processes of a mesh train, and one process alone trains for comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import forde
+from forde.kernels import RBF
+from forde.priors import Cauchy, Isotropic
+from forde.rules import SVGD
+from forde.spaces import Features, InputGradients, Outputs, Weights
+from forde.training.history import History
+
+MEMBERS, BATCH, STEPS, EPOCHS, CLASSES = 4, 8, 5, 2, 3
+"""Ten steps in all."""
+
+
+class ConvBatchNorm(nn.Module):
+    """BatchNorm over images and over vectors, with other layers around it; smooth."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.inner, self.flat_norm = nn.Linear(4, 5), nn.BatchNorm1d(5, affine=False)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(5, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = torch.tanh(self.norm(self.conv(x))).mean((-2, -1))
+        return self.head(self.dropout(torch.tanh(self.flat_norm(self.inner(pooled)))))
+
+
+def svgd(space: Any) -> forde.Method:
+    return forde.Method(space=space, kernel=RBF(bandwidth="global"), rule=SVGD(), prior=(Cauchy(0.1), Isotropic()))
+
+
+SPACES: dict[str, Callable[[], forde.Method]] = {
+    "deep-ensemble": lambda: forde.method("deep-ensemble"),
+    "weights": lambda: forde.method("weight-rde", repulsion_scale=1.0),
+    "outputs": lambda: forde.method("function-rde", cauchy=0.1),
+    "features, projected, shared head": lambda: forde.method("feature-rde"),
+    "input gradients, PCA": lambda: forde.method("forde-pca"),
+}
+VARIANTS: dict[str, Callable[[], forde.Method]] = {
+    "outputs per sample": lambda: forde.Method(space=Outputs(per_sample=True)),
+    "all features": lambda: forde.Method(space=Features(), prior=(Cauchy(0.1, on="features"), Isotropic())),
+    "every second step on half of the batch": lambda: forde.method(
+        "forde-identity", repulsion_every=2, repulsion_fraction=0.5
+    ),
+    "input gradients of the mean loss": lambda: forde.method(
+        "lit", output="ce", reduction="sum", eps=1e-6, strength=0.01
+    ),
+    "SVGD, weights": lambda: svgd(Weights()),
+    "SVGD, outputs": lambda: svgd(Outputs()),
+    "SVGD, input gradients": lambda: svgd(InputGradients()),
+}
+METHODS = {**SPACES, **VARIANTS}
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "low memory": {"memory": "low"},
+    "adam": {"optimizer": lambda p: torch.optim.Adam(p, lr=1e-2)},
+    "an order for each member": {"independent_data": True},
+    "loader": {},
+}
+
+
+def data(dtype: torch.dtype = torch.float64, n: int = BATCH * STEPS) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 2, 5, 5, generator=generator, dtype=torch.float64)
+    x = x * torch.linspace(0.5, 2, 50, dtype=torch.float64).view(2, 5, 5)  # PCA then differs from the identity
+    return x.to(dtype), torch.arange(n) % CLASSES
+
+
+def ensemble(dtype: torch.dtype = torch.float64, members: int = MEMBERS, dropout: float = 0.0) -> forde.Ensemble:
+    return forde.Ensemble(lambda: ConvBatchNorm(dropout), members).to(dtype)
+
+
+def fit(trained: forde.Ensemble, method: str = "input gradients, PCA", given: Any = None, **options: Any) -> History:
+    defaults = {"epochs": EPOCHS, "batch_size": BATCH, "lr": 0.05, "progress": False, "engine": "eager"}
+    given = data() if given is None else given
+    return forde.fit(trained, METHODS[method](), given, **{**defaults, **options})
+
+
+def state_of(trained: forde.Ensemble) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in trained.state_dict().items()}
+
+
+def train(method: str, dtype: str = "float64", option: str = "plain", **more: Any) -> dict[str, Any]:
+    """The state of all members after training, and the records."""
+    kind = getattr(torch, dtype)
+    trained, given = ensemble(kind), data(kind)
+    loader = DataLoader(TensorDataset(*given), BATCH, shuffle=True) if option == "loader" else given
+    records = fit(trained, method, loader, **OPTIONS[option], **more).records
+    return {"state": state_of(trained), "records": records}
+
+
+class StopAfter:
+    """Raises out of training after some whole steps, in the forward pass of every process."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if module.training:
+            self.left -= 1
+            if self.left < 0:
+                raise RuntimeError("the plug was pulled")
+
+
+def crash(run: Path, steps: int, **options: Any) -> None:
+    """A run with a checkpoint after every step that dies after this many of them."""
+    trained = ensemble(dropout=options.pop("dropout", 0.0))
+    for member in trained.members:
+        member.register_forward_hook(StopAfter(steps))
+    try:
+        fit(trained, run=run, checkpoint_minutes=0.0, **options)
+    except RuntimeError as error:
+        assert "plug" in str(error), error
+    else:
+        raise AssertionError("the run was to be interrupted")
+
+
+def resume(run: Path, **options: Any) -> dict[str, Any]:
+    trained = ensemble(dropout=options.pop("dropout", 0.0))
+    records = fit(trained, run=run, resume=True, checkpoint_minutes=0.0, **options).records
+    return {"state": state_of(trained), "records": records}
+
+
+def spoil_loss(trained: forde.Ensemble, member: int, step: int) -> None:
+    """The member's output is NaN in one step."""
+    steps = iter(range(1000))
+
+    def spoil(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
+        return output * float("nan") if module.training and next(steps) == step else None
+
+    trained.members[member].register_forward_hook(spoil)
+
+
+def spoil_gradient(trained: forde.Ensemble, member: int, step: int) -> None:
+    """A gradient of the member is infinite in one step."""
+    steps = iter(range(1000))
+    parameter = trained.members[member].head.bias
+    parameter.register_hook(lambda gradient: gradient / 0 if next(steps) == step else gradient)
+
+
+def spoiled(kind: str, **options: Any) -> dict[str, Any]:
+    """A deep ensemble that skips the step in which the last member went wrong."""
+    trained = ensemble()
+    {"loss": spoil_loss, "gradient": spoil_gradient}[kind](trained, MEMBERS - 1, 2)
+    records = fit(trained, "deep-ensemble", **{"non_finite": "skip", **options}).records
+    return {"state": state_of(trained), "records": records}
