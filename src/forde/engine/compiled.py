@@ -4,9 +4,6 @@ Members of one architecture share one compiled function. The first step of a run
 compiled one must give the same gradients on the same batch before it takes over. Where a network cannot be traced, or
 gives something else (it branches on its data or on random numbers of Python's), the plain engine stays, and one line in
 the log says why.
-
-On a GPU the members of a step run on several streams, and exchange, priors and the optimiser are part of the graph.
-Batch, learning rate and the repulsion's weight may change between replays.
 """
 
 from __future__ import annotations
@@ -16,20 +13,19 @@ import shutil
 import statistics
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from forde.engine.base import Batch, Engine, Forward, Memory, Precision, StepReport, random_state, set_random_state
-from forde.engine.capturable import captured, learning_rates, make_capturable, settings
+from forde.engine.base import Batch, Forward, Memory, Precision, StepReport, random_state, set_random_state
+from forde.engine.captured import CapturedSteps, Replay
 from forde.engine.eager import EagerEngine
 from forde.engine.exchange import exchange
-from forde.engine.guards import refuse_non_finite
 from forde.engine.tracing import Traced, trace, trace_exchange
 from forde.engine.vectorized import VectorizedEngine, alike
 from forde.ensemble import Ensemble
@@ -46,11 +42,8 @@ SAVED_SHARE = 0.6
 """Of a plain step's time, what a compiled one saves at least."""
 SECONDS_TO_COMPILE = 1.5
 """For each layer with parameters: 63 s for ResNet18 under FoRDE, on 16 cores."""
-STREAMS = 5
 WARM_UP_STEPS = 2
 """Compiled steps before the capture, in which allocations and algorithm choices settle."""
-STEPS_IN_FLIGHT = 2
-"""How far the host may run ahead of the device before it looks at a step's losses."""
 AGREEMENT, ROUGH_AGREEMENT = 2e-2, 0.7
 """Largest relative difference of a member's gradient from the plain engine's; rough where it is in bfloat16 or TF32,
 whose rounding alone moves the gradient of a deep network with BatchNorm by a quarter."""
@@ -78,45 +71,37 @@ class _Kind:
     capturable: bool = True
     """Eigenvectors and linear systems come from a library that cannot be captured, and fails for good if one tries."""
     steps: int = 0
-    replays: dict[bool, _Replay] = field(default_factory=dict)
+    replays: dict[bool, Replay] = field(default_factory=dict)
     """By whether the optimiser is part of it."""
 
 
-@dataclass(frozen=True)
-class _Replay:
-    """A captured step: where its inputs go and where its results appear."""
+class _Compiled(CapturedSteps):
+    """Mixed into an engine that says what a unit is.
 
-    graph: torch.cuda.CUDAGraph
-    x: Tensor
-    y: Tensor
-    factor: Tensor | None
-    report: StepReport
-    gradients: list[Tensor | None]
-    lrs: list[Tensor]
+    Args:
+        steps: how many the run will have, where compiling has to pay within them; None where it was asked for.
+    """
 
-
-class _Compiled(Engine):
-    """Mixed into an engine that says what a unit is."""
-
-    def _prepare(self, steps: int | None) -> None:
-        """`steps`: how many the run will have, where compiling has to pay within them; None where it was asked for."""
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        method: Method,
+        precision: Precision = "float32",
+        memory: Memory = "speed",
+        *,
+        steps: int | None = None,
+    ) -> None:
+        super().__init__(ensemble, method, precision, memory)
         self._to_pay_within = steps
         self._trials: list[float] = []
         self.fuse = can_fuse(self.ensemble.device)
         self._kinds: dict[Key, _Kind] = {}
         self._current: _Kind | None = None
         self._new_buffers: list[tuple[list[Tensor], Sequence[Tensor]]] = []
-        self._plain_only = False
-        self._streams: list[torch.cuda.Stream] = []
-        self._pool: Any = None
-        self._optimizer_inside: list[tuple[object, ...]] | None = None
         self._metric, self._comparison = _metric_apart(self.method, self.ensemble)
-        self._bad = torch.zeros((), device=self.ensemble.device)
-        self._in_flight: deque[tuple[torch.cuda.Event, Tensor, int]] = deque()
 
     def close(self) -> None:
         self._kinds.clear()
-        self._in_flight.clear()
         super().close()
 
     def update(
@@ -138,19 +123,6 @@ class _Compiled(Engine):
     def gradients(self, x: Batch, y: Batch, factor: float | Tensor | None, *, step: int) -> StepReport:
         return self._run_step(x, y, factor, step, None)
 
-    def settle(self) -> None:
-        while self._in_flight:
-            self._look_at_oldest()
-
-    def _takes_in(self, optimizer: Optimizer) -> bool:
-        """Whether the optimiser can be part of the graph; its settings beside the learning rate must stay."""
-        if self.ensemble.device.type != "cuda" or self._plain_only:
-            return False
-        if self._optimizer_inside is None:
-            inside = make_capturable(optimizer, self.ensemble.device)
-            self._optimizer_inside = settings(optimizer) if inside else []
-        return self._optimizer_inside == settings(optimizer)
-
     def _run_step(
         self, x: Batch, y: Batch, factor: float | Tensor | None, step: int, optimizer: Optimizer | None
     ) -> StepReport:
@@ -171,7 +143,7 @@ class _Compiled(Engine):
         inside = optimizer is not None
         if inside not in kind.replays:
             try:
-                kind.replays[inside] = self._capture(kind, x, y, factor, optimizer)
+                kind.replays[inside] = self._capture(partial(self._compiled, kind, step=0), x, y, factor, optimizer)
             except RuntimeError as error:
                 self._give_up(f"the step cannot be captured in a CUDA graph ({_first_line(error)})")
                 return self._run_step(x, y, factor, step, optimizer)
@@ -402,107 +374,6 @@ class _Compiled(Engine):
             if gradient is not None and gradient.stride() != parameter.stride():
                 parameter.grad = torch.empty_like(parameter).copy_(gradient)
 
-    # On a GPU only, from here on.
-
-    def _each_unit(self) -> Iterator[int]:
-        if self._current is None or not self._streams:
-            yield from super()._each_unit()
-            return
-        main = torch.cuda.current_stream()
-        for stream in self._streams:
-            stream.wait_stream(main)
-        for unit in range(len(self.groups)):
-            with torch.cuda.stream(self._streams[unit % len(self._streams)]):
-                yield unit
-        for stream in self._streams:
-            main.wait_stream(stream)
-
-    def _beside(self, run: Callable[[], StepReport], optimizer: Optimizer | None) -> StepReport:
-        """Run on a stream of its own, as a capture will."""
-        stream, main = torch.cuda.Stream(), torch.cuda.current_stream()
-        stream.wait_stream(main)
-        with torch.cuda.stream(stream):
-            report = run()
-        main.wait_stream(stream)
-        if optimizer is not None:
-            optimizer.step()
-        return report
-
-    def _capture(
-        self, kind: _Kind, x: Tensor, y: Tensor, factor: float | Tensor | None, optimizer: Optimizer | None
-    ) -> _Replay:
-        inputs, targets = self._laid_out(x).clone(), y.clone()
-        strength = None if factor is None else torch.tensor(float(factor), device=x.device, dtype=torch.float64)
-        lrs = [] if optimizer is None else [torch.tensor(lr, device=x.device) for lr in learning_rates(optimizer)]
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-            if len(self.groups) > 1 and self.memory == "speed":
-                self._streams = [torch.cuda.Stream() for _ in range(min(STREAMS, len(self.groups)))]
-        for parameter in self.parameters():
-            parameter.grad = None
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # the graph has memory of its own
-        graph = torch.cuda.CUDAGraph()
-        self.checks = False
-        try:
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                report = self._compiled(kind, inputs, targets, strength, step=0)
-                if optimizer is not None:
-                    bad = (~report.losses.isfinite().all()).float()
-                    self._bad.copy_(torch.maximum(self._bad, bad))
-                    with captured(optimizer, lrs, self._bad):
-                        optimizer.step()
-        finally:
-            self.checks = True
-            self._kept = {}
-        gradients: list[Tensor | None] = []
-        if optimizer is None:
-            gradients = [parameter.grad for parameter in self.parameters()]
-        else:  # used up inside of the graph; other graphs may take their memory
-            for parameter in self.parameters():
-                parameter.grad = None
-        return _Replay(graph, inputs, targets, strength, report, gradients, lrs)
-
-    def _replay(  # noqa: PLR0917
-        self,
-        replay: _Replay,
-        x: Tensor,
-        y: Tensor,
-        factor: float | Tensor | None,
-        step: int,
-        optimizer: Optimizer | None,
-    ) -> StepReport:
-        while len(self._in_flight) >= STEPS_IN_FLIGHT:
-            self._look_at_oldest()
-        replay.x.copy_(x)
-        replay.y.copy_(y)
-        if replay.factor is not None and factor is not None:
-            replay.factor.fill_(factor)
-        if optimizer is not None:
-            for place, lr in zip(replay.lrs, learning_rates(optimizer), strict=True):
-                place.fill_(lr)
-        replay.graph.replay()
-        found = replay.report  # overwritten by the next replay, so what is kept longer is copied
-        bandwidth = None if found.bandwidth is None else found.bandwidth.clone()
-        report = StepReport(found.losses.clone(), found.repulsion.clone(), bandwidth, found.z)
-        if optimizer is None:
-            for parameter, gradient in zip(self.parameters(), replay.gradients, strict=True):
-                parameter.grad = gradient
-            refuse_non_finite(report.losses, step)
-            return report
-        # The optimiser stands still on the device after a bad loss; the host need not wait to find out.
-        losses = torch.empty(report.losses.shape, dtype=report.losses.dtype, pin_memory=True)
-        losses.copy_(report.losses, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-        self._in_flight.append((event, losses, step))
-        return report
-
-    def _look_at_oldest(self) -> None:
-        event, losses, step = self._in_flight.popleft()
-        event.synchronize()
-        refuse_non_finite(losses, step)
-
 
 class CompiledEngine(_Compiled, EagerEngine):
     """Members one after another, each step traced and compiled.
@@ -526,10 +397,9 @@ class CompiledEngine(_Compiled, EagerEngine):
         *,
         steps: int | None = None,
     ) -> None:
-        super().__init__(ensemble, method, precision, memory)
+        super().__init__(ensemble, method, precision, memory, steps=steps)
         self.cheap_convolutions = True
         _store_weights(ensemble, torch.channels_last)  # how tensor cores and a CPU's convolutions read them fastest
-        self._prepare(steps)
 
     def close(self) -> None:
         _store_weights(self.ensemble, torch.contiguous_format)
@@ -543,18 +413,6 @@ class CompiledStackEngine(_Compiled, VectorizedEngine):
     """All members stacked, their step traced and compiled."""
 
     cheap_convolutions = False  # its functions are not written for stacked members
-
-    def __init__(
-        self,
-        ensemble: Ensemble,
-        method: Method,
-        precision: Precision = "float32",
-        memory: Memory = "speed",
-        *,
-        steps: int | None = None,
-    ) -> None:
-        super().__init__(ensemble, method, precision, memory)
-        self._prepare(steps)
 
 
 def _metric_apart(method: Method, ensemble: Ensemble) -> tuple[Tensor | None, Method]:
