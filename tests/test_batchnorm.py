@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from forde.engine.batchnorm import batch_norm, relu
-from forde.engine.convolution import AlignedChannels, TwiceDifferentiable
+from forde.engine.convolution import ShapesForCudnn, TwiceDifferentiable, good_shape
 
 SHAPES = [(5, 3), (4, 3, 6), (4, 3, 2, 3), (2, 3, 2, 2, 2)]
 both_ways = pytest.mark.parametrize("open_up", [False, True], ids=["kernels", "formulas"])
@@ -49,10 +51,10 @@ def test_half_precision_sums_in_float32(open_up: bool) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("remember_input", [False, True])
-def test_relu(remember_input: bool) -> None:
+@pytest.mark.parametrize("open_up", [False, True])
+def test_relu(open_up: bool) -> None:
     x = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64, requires_grad=True)
-    y = relu(x, remember_input=remember_input)
+    y = relu(x, open_up=open_up)
     assert torch.equal(y, x.relu())
     (first,) = torch.autograd.grad((y**3).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
@@ -91,14 +93,28 @@ def test_one_value_per_channel_is_refused_as_by_torch() -> None:
         nn.BatchNorm1d(3)(torch.randn(1, 3))
 
 
-def test_channels_are_aligned_for_half_precision_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, x = nn.Conv2d(3, 4, 3, padding=1, bias=True), torch.randn(2, 3, 5, 5)
-    expected = layer(x)
-    seen: list[int] = []
-    original = F.pad
-    monkeypatch.setattr(F, "pad", lambda tensor, pad: seen.append(tensor.shape[1]) or original(tensor, pad))
-    with AlignedChannels():
-        assert torch.equal(layer(x), expected) and seen == []
-        monkeypatch.setattr("forde.engine.convolution._is_unaligned", lambda x, w, *groups: x.shape[1] % 8 > 0)
-        torch.testing.assert_close(layer(x), expected)
-    assert seen == [3, 3]
+GEOMETRIES = [(3, 1, 1), (3, 2, 1), (1, 1, 0), (1, 2, 0), (1, (3, 2), 0), (1, 2, 1)]
+
+
+@pytest.mark.parametrize("halved", [False, True])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), GEOMETRIES)
+def test_convolution_in_a_good_shape_for_cudnn_is_the_same(
+    halved: bool, kernel: int, stride: Any, padding: int
+) -> None:
+    layer = nn.Conv2d(3, 4, kernel, stride, padding, dtype=torch.float64)
+    x = torch.randn(2, 3, 7, 6, dtype=torch.float64, requires_grad=True)
+    found_x, weight, found_stride = good_shape(x, layer.weight, stride, padding, halved=halved)
+    assert found_x.shape[1] == (8 if halved else 3)
+    assert found_stride == (1, 1) or kernel == 3 or padding == 1
+    found, expected = F.conv2d(found_x, weight, layer.bias, found_stride, padding), layer(x)
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(*(torch.autograd.grad((y**2).sum(), [x, layer.weight]) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_shapes_stay_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("forde.engine.convolution.good_shape")  # would fail if it were called
+    layer, x = nn.Conv2d(3, 4, 1, stride=2), torch.randn(2, 3, 5, 5)
+    with ShapesForCudnn():
+        found = layer(x)
+    assert torch.equal(found, layer(x))

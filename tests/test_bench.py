@@ -56,7 +56,8 @@ def rows_in(file: str) -> list[dict]:
 def test_step(bench: Command) -> None:
     code, out, err = bench(
         "step", "--methods", "forde-pca", "--engines", "vectorized", "--members", "2", "--batch", "4,8",
-        "--precision", "float32,bf16", "--every", "2", "--fraction", "0.5", "--repeats", "2", "--json", "out.json",
+        "--precision", "float32,bf16", "--every", "2", "--fraction", "0.5", "--rank", "3", "--repeats", "2",
+        "--json", "out.json",
     )  # fmt: skip
     assert code == 0, err
     rows = rows_in("out.json")
@@ -65,9 +66,9 @@ def test_step(bench: Command) -> None:
         (batch, precision) for batch in (4, 8) for precision in ("float32", "bf16")
     }
     # Deep ensembles and naive loops were not asked for, but are what rows are compared with.
-    names = ["deep-ensemble", "forde-pca", "forde-pca every=2", "forde-pca fraction=0.5"]
+    names = ["deep-ensemble", "forde-pca", "forde-pca every=2", "forde-pca fraction=0.5", "forde-pca rank=3"]
     wanted = [(name, engine) for name in names for engine in ("eager", "vectorized")]
-    assert [(row["method"], row["engine"]) for row in rows[:8]] == wanted and len(rows) == 32
+    assert [(row["method"], row["engine"]) for row in rows[:10]] == wanted and len(rows) == 40
     for row in rows:
         same = [r for r in rows if (r["batch"], r["precision"]) == (row["batch"], row["precision"])]
         (base,) = (r for r in same if r["method"] == "deep-ensemble" and r["engine"] == row["engine"])

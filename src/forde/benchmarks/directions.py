@@ -5,11 +5,12 @@ A fit to one random batch would leave as many directions as the batch has sample
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from forde.kernels import RBF, PrincipalDirections
+from forde.kernels.metric import Spectral
 from forde.methods import Method
 
 
@@ -29,6 +30,17 @@ def principal_directions(size: int, rank: int | None, device: torch.device) -> P
     return PrincipalDirections(reflection[:, :rank].clone(), variances[:rank], float(variances.sum()))
 
 
+def has_directions(method: Method) -> bool:
+    """Whether the method compares members along principal directions of the inputs.
+
+    >>> from forde import method
+    >>> has_directions(method("forde-pca")), has_directions(method("forde-identity"))
+    (True, False)
+    """
+    kernel = method.kernel
+    return isinstance(kernel, RBF) and isinstance(kernel.metric, Spectral)
+
+
 def with_directions(method: Method, size: int, device: torch.device) -> Method:
     """The method with its metric, if that needs any, fitted to stand-in directions of inputs of `size` values.
 
@@ -37,7 +49,7 @@ def with_directions(method: Method, size: int, device: torch.device) -> Method:
     '3 of 8 directions'
     """
     kernel = method.kernel
-    if not isinstance(kernel, RBF) or not kernel.needs_training_data or not is_dataclass(kernel.metric):
+    if not isinstance(kernel, RBF) or not isinstance(kernel.metric, Spectral):
         return method
-    directions = principal_directions(size, getattr(kernel.metric, "rank", None), device)
+    directions = principal_directions(size, kernel.metric.rank, device)
     return replace(method, kernel=replace(kernel, metric=replace(kernel.metric, pca=directions)))

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, groupby, product
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import torch
 
-from forde.benchmarks.directions import with_directions
+from forde.benchmarks.directions import has_directions, with_directions
 from forde.benchmarks.models import problem
 from forde.benchmarks.rows import Row, ratio
 from forde.benchmarks.timing import PRECISIONS, Run, Timing, arithmetic, checked_device, time_jobs
@@ -43,6 +43,7 @@ class Step:
     size: int | None = None
     every: int = 1
     fraction: float = 1.0
+    rank: int | None = None
 
     @property
     def label(self) -> str:
@@ -53,12 +54,13 @@ class Step:
         """
         every = f" every={self.every}" if self.every != 1 else ""
         fraction = f" fraction={self.fraction:g}" if self.fraction != 1 else ""
-        return self.method + every + fraction
+        rank = "" if self.rank is None else f" rank={self.rank}"
+        return self.method + every + fraction + rank
 
     @property
     def deep_ensemble(self) -> Step:
         """The same engine without repulsion; no graph then waits for other members, so `memory` changes nothing."""
-        return replace(self, method="deep-ensemble", memory="speed", every=1, fraction=1.0)
+        return replace(self, method="deep-ensemble", memory="speed", every=1, fraction=1.0, rank=None)
 
     @property
     def naive(self) -> Step:
@@ -67,7 +69,8 @@ class Step:
 
     def build_method(self) -> Method:
         """The method, not yet fitted to inputs."""
-        return method(self.method, repulsion_every=self.every, repulsion_fraction=self.fraction)
+        rank: dict[str, Any] = {} if self.rank is None else {"rank": self.rank}
+        return method(self.method, repulsion_every=self.every, repulsion_fraction=self.fraction, **rank)
 
     def check(self) -> None:
         """Refuse names and numbers that cannot be run, before anything is."""
@@ -98,6 +101,7 @@ def steps(
     memories: Sequence[str] = ("speed",),
     every: Sequence[int] = (),
     fractions: Sequence[float] = (),
+    ranks: Sequence[int] = (),
     device: str = "cpu",
     size: int | None = None,
 ) -> list[Step]:
@@ -106,6 +110,7 @@ def steps(
     Args:
         every: each value adds a variant of each method that repels, which repels in every k-th step.
         fractions: likewise, which repels on a share of the batch.
+        ranks: each adds a variant of each method with a PCA metric, which keeps so many directions.
 
     >>> [(step.label, step.engine) for step in steps(["forde-pca"], ["vectorized"], every=[4])][-2:]
     [('forde-pca every=4', 'eager'), ('forde-pca every=4', 'vectorized')]
@@ -120,6 +125,8 @@ def steps(
             if repels:
                 variants += [replace(plain, every=k) for k in every]
                 variants += [replace(plain, fraction=fraction) for fraction in fractions]
+            if has_directions(plain.build_method()):
+                variants += [replace(plain, rank=rank) for rank in ranks]
             for one in variants:
                 one.check()
                 found.update(dict.fromkeys([one.deep_ensemble.naive, one.deep_ensemble, one.naive, one]))

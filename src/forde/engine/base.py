@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 
 from forde.engine.capture import still_statistics
-from forde.engine.convolution import AlignedChannels, TwiceDifferentiable
+from forde.engine.convolution import ShapesForCudnn, TwiceDifferentiable
 from forde.engine.exchange import exchange
 from forde.engine.guards import (
     differentiable,
@@ -377,7 +377,7 @@ class Engine(ABC):
                 if self.cheap_convolutions:
                     stack.enter_context(self._convolutions)
             if self.cheap_convolutions:
-                stack.enter_context(AlignedChannels())
+                stack.enter_context(ShapesForCudnn())
             view = self._run(unit, inputs, y, tensors)
         if self.checks:
             self.ensemble.likelihood.check_output(view.output[0] if view.stacked else view.output, y)

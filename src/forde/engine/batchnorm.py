@@ -33,13 +33,14 @@ class _Normalise(torch.autograd.Function):
             wide = _wide(y)
             variance, mean = torch.var_mean(wide, _others(y), correction=0)
             inverse = (variance + eps).rsqrt()
-            out = (wide - _spread(mean, y)) * _spread(inverse, y)
-            out = out if weight is None else out * _spread(weight, y)
+            scale = _written(inverse if weight is None else inverse * weight)
+            out = (wide - _spread(mean, y)) * _spread(scale, y)
             out = (out if bias is None else out + _spread(bias, y)).to(y.dtype)
         else:
             out, mean, inverse = torch.native_batch_norm(y, weight, bias, None, None, True, 0.0, eps)
             variance = inverse.pow(-2) - eps
-        ctx.save_for_backward(y, weight, mean, inverse)
+            scale = inverse if weight is None else inverse * weight
+        ctx.save_for_backward(y, weight, mean, inverse, scale)
         ctx.open_up = open_up
         ctx.mark_non_differentiable(mean, variance)
         ctx.set_materialize_grads(False)
@@ -57,11 +58,18 @@ class _Normalise(torch.autograd.Function):
 class _Gradient(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917
-        ctx: Any, g: Tensor, y: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor, open_up: bool
+        ctx: Any,
+        g: Tensor,
+        y: Tensor,
+        weight: Tensor | None,
+        mean: Tensor,
+        inverse: Tensor,
+        scale: Tensor,
+        open_up: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        gy, sum_gx, sum_g = _project(g, y, weight, mean, inverse, open_up)
+        gy, sum_gx, sum_g = _project(g, y, weight, mean, inverse, scale if open_up else None)
         n = y.numel() // y.shape[1]
-        ctx.save_for_backward(g, y, weight, mean, inverse, sum_g / n, sum_gx / n)
+        ctx.save_for_backward(g, y, weight, mean, inverse, scale, sum_g / n, sum_gx / n)
         ctx.open_up = open_up
         ctx.set_materialize_grads(False)
         return gy, sum_gx, sum_g
@@ -70,34 +78,31 @@ class _Gradient(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         v, of_gw, of_gb = cotangents
-        g, y, weight, mean, inverse, mean_g, mean_gx = ctx.saved_tensors
-        n, scale = y.numel() // y.shape[1], inverse if weight is None else inverse * weight
+        g, y, weight, mean, inverse, scale, mean_g, mean_gx = ctx.saved_tensors
+        n, open_up = y.numel() // y.shape[1], ctx.open_up
         to_g: Tensor | None = None
         to_y: Tensor | None = None
         to_w: Tensor | None = None
         if v is not None:
-            to_g, sum_vx, sum_v = _project(v, y, weight, mean, inverse, ctx.open_up)
+            mean_vg = (_wide(v) * _wide(g)).mean(_others(y))
+            to_g, sum_vx, sum_v = _project(v, y, weight, mean, inverse, scale if open_up else None, beside=mean_vg)
             mean_v, mean_vx = sum_v / n, sum_vx / n
-            covariance = (_wide(v) * _wide(g)).mean(_others(y)) - mean_v * mean_g - mean_vx * mean_gx
+            covariance = mean_vg - mean_v * mean_g - mean_vx * mean_gx
             # ∂y is linear in v, g and y with a number per channel each.
             of_v, of_g = -scale * inverse * mean_gx, -scale * inverse * mean_vx
             of_y = -scale * inverse * inverse * (covariance - 2 * mean_vx * mean_gx)
             rest = -(of_v * mean_v + of_g * mean_g + of_y * mean)
-            to_y = torch.addcmul(_spread(rest, y), _wide(v), _spread(of_v, y))
-            to_y = (
-                torch.addcmul(to_y, _wide(g), _spread(of_g, y))
-                if ctx.open_up
-                else to_y.addcmul_(_wide(g), _spread(of_g, y))
-            )
-            to_y = (
-                torch.addcmul(to_y, _wide(y), _spread(of_y, y))
-                if ctx.open_up
-                else to_y.addcmul_(_wide(y), _spread(of_y, y))
-            )
+            terms = ((_wide(v), of_v), (_wide(g), of_g), (_wide(y), of_y))
+            if open_up:
+                to_y = sum((t * _spread(_written(factor), y) for t, factor in terms), _spread(_written(rest), y))
+            else:
+                to_y = _spread(rest, y).expand_as(y).clone()
+                for term, factor in terms:
+                    to_y = to_y.addcmul_(term, _spread(factor, y))
             to_w = None if weight is None else inverse * covariance * n
         if of_gw is not None:  # gw = Σ g x̂
             to_g = _sum(to_g, _spread(of_gw, y) * ((_wide(y) - _spread(mean, y)) * _spread(inverse, y)))
-            to_y = _sum(to_y, _project(g, y, of_gw, mean, inverse, ctx.open_up)[0])
+            to_y = _sum(to_y, _project(g, y, of_gw, mean, inverse, inverse * of_gw if open_up else None)[0])
         if of_gb is not None:  # gb = Σ g
             to_g = _sum(to_g, _spread(of_gb, y).expand_as(y))
         return (
@@ -107,26 +112,62 @@ class _Gradient(torch.autograd.Function):
             None,
             None,
             None,
+            None,
         )
 
 
 def _project(  # noqa: PLR0917
-    g: Tensor, y: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor, open_up: bool
+    g: Tensor,
+    y: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    inverse: Tensor,
+    scale: Tensor | None,
+    beside: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """w r (g − ⟨g⟩ − x̂⟨g x̂⟩) in the shape of y, Σ g x̂ `[C]` and Σ g `[C]`."""
-    if not open_up:
+    """w r (g − ⟨g⟩ − x̂⟨g x̂⟩) in the shape of y, Σ g x̂ `[C]` and Σ g `[C]`.
+
+    Args:
+        scale: w r `[C]`, to write the formula out for a compiler; None to call torch's kernel.
+        beside: another channel mean over g `[C]`, which the compiler shall form in the same pass over memory.
+    """
+    if scale is None:
         mask = (True, True, True)
-        scale = torch.ones_like(mean) if weight is None else weight
+        factor = torch.ones_like(mean) if weight is None else weight
         gy, sum_gx, sum_g = torch.ops.aten.native_batch_norm_backward(
-            g, y, scale, None, None, mean, inverse, True, 0.0, mask
+            g, y, factor, None, None, mean, inverse, True, 0.0, mask
         )
         return gy, sum_gx, sum_g
-    wide = _wide(g)
-    normal = (_wide(y) - _spread(mean, y)) * _spread(inverse, y)
-    sum_g, sum_gx = wide.sum(_others(y)), (wide * normal).sum(_others(y))
-    n, scale = y.numel() // y.shape[1], inverse if weight is None else inverse * weight
-    gy = _spread(scale, y) * (wide - _spread(sum_g / n, y) - normal * _spread(sum_gx / n, y))
+    wide, n = _wide(g), y.numel() // y.shape[1]
+    centred = _wide(y) - _spread(mean, y)
+    sum_g, sum_gx = wide.sum(_others(y)), (wide * centred).sum(_others(y)) * inverse
+    if beside is not None:
+        # Adds nothing, but what follows now waits for all three sums. Left alone, the compiler puts off the third to
+        # a later pass, which reads v and g again.
+        sum_g = sum_g + (beside - beside)
+    of_y, rest = _written(-scale * inverse * (sum_gx / n)), _written(-scale * (sum_g / n))
+    gy = _spread(scale, y) * wide + _spread(of_y, y) * centred + _spread(rest, y)
     return gy.to(y.dtype), sum_gx, sum_g
+
+
+class _Written(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor.as_strided(tensor.shape, tensor.stride())
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
+        return cotangents[0]
+
+
+def _written(tensor: Tensor) -> Tensor:
+    """The same tensor, which the compiler writes to memory instead of computing it for each value that uses it.
+
+    For numbers per channel this saves arithmetic; and what is made of few tensors is in turn not written to memory but
+    computed anew, which for a large one saves more.
+    """
+    written: Tensor = _Written.apply(tensor)
+    return written
 
 
 def batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
@@ -164,28 +205,32 @@ def batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
 
 class _Rectify(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, remember_input: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, open_up: bool) -> Tensor:
         out = x.relu()
-        ctx.save_for_backward(x if remember_input else out)
+        ctx.from_input = open_up and hasattr(x, "from_batch_norm")
+        ctx.open_up = open_up
+        ctx.save_for_backward(x if ctx.from_input else out)
         return out
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor, None]:
         (sign,) = ctx.saved_tensors
-        return torch.ops.aten.threshold_backward(cotangents[0], sign.detach(), 0), None
+        gradient = torch.ops.aten.threshold_backward(cotangents[0], sign.detach(), 0)
+        return _written(gradient) if ctx.open_up and not ctx.from_input else gradient, None
 
 
-def relu(x: Tensor, *, remember_input: bool = False) -> Tensor:
+def relu(x: Tensor, *, open_up: bool = False) -> Tensor:
     """As `torch.relu`, whose second derivative adds a tensor of zeros; this one's does not.
 
     Args:
-        remember_input: keep the input for the derivative instead of the output. Behind BatchNorm that is a pointwise
-            function of what BatchNorm's own derivatives read anyway, and so costs a compiled step nothing to read.
+        open_up: for a compiler. Behind BatchNorm the derivative is then told from the input, which is a pointwise
+            function of what BatchNorm's own derivatives read anyway. Elsewhere (where branches of a residual network
+            meet) it is written to memory, to be read by all that follow instead of sign and cotangent.
 
     >>> relu(torch.tensor([-1.0, 2.0]))
     tensor([0., 2.])
     """
-    rectified: Tensor = _Rectify.apply(x, remember_input)
+    rectified: Tensor = _Rectify.apply(x, open_up)
     return rectified
 
 

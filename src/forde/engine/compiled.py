@@ -13,7 +13,8 @@ import shutil
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -47,6 +48,11 @@ WARM_UP_STEPS = 2
 AGREEMENT, ROUGH_AGREEMENT = 2e-2, 0.7
 """Largest relative difference of a member's gradient from the plain engine's; rough where it is in bfloat16 or TF32,
 whose rounding alone moves the gradient of a deep network with BatchNorm by a quarter."""
+
+READ_AT_ONCE = 8
+"""Tensors that an operation may read at once before the compiler writes an intermediate result to memory. Numbers per
+channel count as much as whole images; with the compiler's own 4, the input of a ReLU behind BatchNorm would be written
+and read three times instead of computed anew."""
 
 Key = tuple[object, ...]
 
@@ -181,7 +187,8 @@ class _Compiled(CapturedSteps):
     def _compiled(self, kind: _Kind, x: Tensor, y: Tensor, factor: float | Tensor | None, step: int) -> StepReport:
         self._current = kind
         try:
-            report = super().gradients(self._laid_out(x), y, factor, step=step)
+            with _tensor_float_products() if self.precision == "bf16" else nullcontext():
+                report = super().gradients(self._laid_out(x), y, factor, step=step)
             self._move_buffers()
             self._match_layouts()
             return report
@@ -266,12 +273,14 @@ class _Compiled(CapturedSteps):
         programs: list[_Program] = []
         shared: dict[bool, _Program] = {}
         same = alike(self.ensemble)
+        twice = repel and self.method.space is not None and self.method.space.needs_input_gradient
         for unit in range(len(self.groups)):
             recompute = repel and not self._keeps_graph(unit)
             if recompute not in shared:
                 metric = self._metric if repel else None
                 traced = trace(self, unit, x, y, repel=repel, metric=metric, fused=self.fuse, recompute=recompute)
-                program = _Program(traced, self._fused(traced.first), self._fused(traced.second))
+                fused = partial(self._fused, twice=twice)
+                program = _Program(traced, fused(traced.first), fused(traced.second))
                 programs.append(program)
                 if same and not traced.constants:
                     shared[recompute] = program
@@ -279,10 +288,12 @@ class _Compiled(CapturedSteps):
                 programs.append(shared[recompute])
         return programs
 
-    def _fused(self, module: Any) -> Any:
+    def _fused(self, module: Any, *, twice: bool = False) -> Any:
+        """The function compiled; `twice` where BatchNorm and ReLU are the formulas of `engine/batchnorm.py`."""
         if module is None or not self.fuse:
             return module
-        return torch.compile(module, dynamic=False, fullgraph=True)
+        options: dict[str, Any] | None = {"realize_reads_threshold": READ_AT_ONCE} if twice else None
+        return torch.compile(module, dynamic=False, fullgraph=True, options=options)
 
     def _disagreement(
         self, expected: list[dict[str, Tensor]], buffers: list[Tensor], moved: list[Tensor]
@@ -432,6 +443,24 @@ def can_fuse(device: torch.device) -> bool:
 
         return bool(has_triton())
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+
+
+@contextmanager
+def _tensor_float_products() -> Iterator[None]:
+    """Inside, products of float32 matrices may be of TensorFloat-32.
+
+    For the metric of representations that come from bfloat16 arithmetic, and so are rougher than that themselves.
+    """
+    try:
+        before = torch.backends.cuda.matmul.allow_tf32
+    except RuntimeError:  # the user set it by torch's newer names, which do not mix with this one
+        yield
+        return
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _store_weights(ensemble: Ensemble, layout: torch.memory_format) -> None:

@@ -258,9 +258,9 @@ def _frontier(results: Iterable[fx.Node], stops: set[fx.Node]) -> list[fx.Node]:
 
 VIEWS = {
     "view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "t", "unsqueeze", "squeeze", "slice", "select",
-    "alias", "detach", "_to_copy", "clone", "as_strided", "lift_fresh_copy", "lift_fresh",
+    "alias", "detach", "_to_copy", "clone", "lift_fresh_copy", "lift_fresh",
 }  # fmt: skip
-"""Not marked pointwise, but as cheap."""
+"""Not marked pointwise, but as cheap. Not `as_strided`: for it the compiler writes its input to memory."""
 FILLS = {"full", "zeros", "ones", "empty", "full_like", "zeros_like", "ones_like", "scalar_tensor", "arange", "eye"}
 
 

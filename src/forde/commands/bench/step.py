@@ -33,6 +33,9 @@ def step(
     ] = "speed",
     every: Annotated[str, typer.Option(help="Also repel in every k-th step only; commas between.")] = "",
     fraction: Annotated[str, typer.Option(help="Also repel on this share of the batch; commas between.")] = "",
+    rank: Annotated[
+        str, typer.Option(help="Also compare members along so many principal directions only; commas between.")
+    ] = "",
     device: Device = "cpu",
     size: Size = None,
     repeats: Repeats = 30,
@@ -55,6 +58,7 @@ def step(
         memories=names(memory),
         every=whole_numbers("--every", every),
         fractions=shares("--fraction", fraction),
+        ranks=whole_numbers("--rank", rank),
         device=device,
         size=size,
     )
