@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -18,6 +18,20 @@ from forde.models import MLP
 from forde.priors import TrainingData
 from forde.rules import SGE, SSGE, SVGD, WGD
 from forde.spaces import Features, InputGradients, Outputs, Weights
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+STEPS = {"cpu": 3, "cuda": 5}
+"""On a GPU the third compiled step and all after it are replays of a CUDA graph."""
+
+
+@pytest.fixture(autouse=True)
+def strict_float32() -> Iterator[None]:
+    """On a GPU convolutions are of TensorFloat-32 otherwise."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, benchmark=False, allow_tf32=False):
+        yield
 
 
 def without_compiler(engine: Engine) -> Engine:
@@ -47,18 +61,19 @@ def relative_error(found: dict[str, Tensor], start: dict[str, Tensor], expected:
     return (wrong / moved) ** 0.5
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("memory", ["speed", "low"])
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("case", METHODS)
-def test_every_method_moves_as_in_float64(case: str, network: str, memory: str) -> None:
-    x, y = make_data(network, torch.float64)
-    exact = make_ensemble(network, dtype=torch.float64).train()
+def test_every_method_moves_as_in_float64(case: str, network: str, memory: str, device: str) -> None:
+    x, y = (tensor.to(device) for tensor in make_data(network, torch.float64))
+    exact = make_ensemble(network, dtype=torch.float64).to(device).train()
     start = {name: tensor.clone() for name, tensor in exact.state_dict().items()}
-    expected = train(EagerEngine(exact, prepare(make_method(case), exact, x)), x, y)
-    ensemble = make_ensemble(network).train()
+    expected = train(EagerEngine(exact, prepare(make_method(case), exact, x)), x, y, STEPS[device])
+    ensemble = make_ensemble(network).to(device).train()
     kind = CompiledStackEngine if network == "mlp" and memory == "speed" else CompiledEngine
     engine = without_compiler(kind(ensemble, prepare(make_method(case), ensemble, x.float()), memory=memory))
-    found = train(engine, x.float(), y)
+    found = train(engine, x.float(), y, STEPS[device])
     assert not engine._plain_only
     assert relative_error(found, start, expected) < 1e-4
 
@@ -67,20 +82,24 @@ SPACES = {"weights": Weights(), "outputs": Outputs(), "features": Features(), "i
 RULES = {"wgd": WGD(), "svgd": SVGD(), "sge": SGE(), "ssge": SSGE()}
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("space", SPACES)
-def test_every_space_with_every_rule(space: str, rule: str) -> None:
-    x, y = make_data("conv+batchnorm", torch.float64)
+def test_every_space_with_every_rule(space: str, rule: str, device: str) -> None:
+    x, y = (tensor.to(device) for tensor in make_data("conv+batchnorm", torch.float64))
     method = forde.Method(space=SPACES[space], kernel=RBF(bandwidth="per_sample"), rule=RULES[rule])
-    exact = make_ensemble("conv+batchnorm", dtype=torch.float64).train()
+
+    def members(dtype: torch.dtype = torch.float32) -> forde.Ensemble:
+        return make_ensemble("conv+batchnorm", dtype=dtype).to(device).train()
+
+    exact = members(torch.float64)
     start = {name: tensor.clone() for name, tensor in exact.state_dict().items()}
-    expected = train(EagerEngine(exact, method), x, y)
-    low = make_ensemble("conv+batchnorm", dtype=torch.float64).train()
-    assert relative_error(train(EagerEngine(low, method, memory="low"), x, y), start, expected) < 1e-9
+    expected = train(EagerEngine(exact, method), x, y, STEPS[device])
+    low = train(EagerEngine(members(torch.float64), method, memory="low"), x, y, STEPS[device])
+    assert relative_error(low, start, expected) < 1e-9
     for memory in ("speed", "balanced"):
-        ensemble = make_ensemble("conv+batchnorm").train()
-        engine = without_compiler(CompiledEngine(ensemble, method, memory=memory))
-        found = train(engine, x.float(), y)
+        engine = without_compiler(CompiledEngine(members(), method, memory=memory))
+        found = train(engine, x.float(), y, STEPS[device])
         assert not engine._plain_only
         assert relative_error(found, start, expected) < 1e-4
 
@@ -93,21 +112,38 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+def gradient_and_buffers(engine: Engine, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """After one step, in one piece each."""
+    engine.step(x.to(next(engine.ensemble.parameters()).dtype), y)
+    assert not getattr(engine, "_plain_only", False)
+    gradient = torch.cat([of_members.flatten().double() for of_members in engine._member_gradients().values()])
+    buffers = torch.cat([b.flatten().double() for b in engine.ensemble.buffers()])
+    engine.close()
+    return gradient, buffers
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("model", MODELS)
-def test_gradient_of_every_model(model: str) -> None:
+def test_gradient_of_every_model(model: str, device: str) -> None:
+    """On a GPU with the compiler at work, which takes a minute for each."""
     make, shape = MODELS[model]
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(6, *shape, dtype=torch.float64, generator=generator), torch.arange(6) % 3
-    gradients = []
-    for kind, dtype in ((EagerEngine, torch.float64), (CompiledEngine, torch.float32), (EagerEngine, torch.float32)):
-        ensemble = forde.Ensemble(make, 2).to(dtype).train()
-        engine = without_compiler(kind(ensemble, forde.method("forde-identity")))
-        engine.step(x.to(dtype), y)
-        assert not getattr(engine, "_plain_only", False)
-        gradients.append(torch.cat([p.grad.flatten().double() for p in engine.parameters()]))
-        gradients.append(torch.cat([b.flatten().double() for b in ensemble.buffers()]))
-    for found, expected in ((gradients[2], gradients[0]), (gradients[3], gradients[1])):
-        assert float((found - expected).norm() / expected.norm()) < 1e-4
+    x = torch.randn(6, *shape, dtype=torch.float64, generator=generator).to(device)
+    y = (torch.arange(6) % 3).to(device)
+    method = forde.method("forde-identity")
+
+    def members(dtype: torch.dtype = torch.float32) -> forde.Ensemble:
+        return forde.Ensemble(make, 2).to(device=device, dtype=dtype).train()
+
+    exact = gradient_and_buffers(EagerEngine(members(torch.float64), method), x, y)
+    engines: list[Engine] = [EagerEngine(members(), method), EagerEngine(members(), method, memory="low")]
+    engines += [CompiledEngine(members(), method), CompiledEngine(members(), method, memory="low")]
+    engines += [VectorizedEngine(members(), method)] if model == "mlp" else []
+    for engine in engines:
+        for found, expected in zip(
+            gradient_and_buffers(engine if device == "cuda" else without_compiler(engine), x, y), exact, strict=True
+        ):
+            assert float((found - expected).norm() / expected.norm()) < 1e-4, type(engine)
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ class CapturedSteps(Engine):
         super().__init__(ensemble, method, precision, memory)
         self._plain_only = False
         self._capturing = False
+        self._side: torch.cuda.Stream | None = None
         self._streams: list[torch.cuda.Stream] = []
         self._pool: Any = None
         self._optimizer_inside: list[tuple[object, ...]] | None = None
@@ -89,11 +90,14 @@ class CapturedSteps(Engine):
 
     def _beside(self, run: Callable[[], StepReport], optimizer: Optimizer | None) -> StepReport:
         """Run on a stream of its own, as a capture will."""
-        stream, main = torch.cuda.Stream(), torch.cuda.current_stream()
-        stream.wait_stream(main)
-        with torch.cuda.stream(stream):
+        if self._side is None:
+            torch.cuda.empty_cache()  # what the plain step left unused is of no use to another stream
+            self._side = torch.cuda.Stream()
+        main = torch.cuda.current_stream()
+        self._side.wait_stream(main)
+        with torch.cuda.stream(self._side):
             report = run()
-        main.wait_stream(stream)
+        main.wait_stream(self._side)
         if optimizer is not None:
             optimizer.step()
         return report
