@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from forde.engine.batchnorm import batch_norm, relu
-from forde.engine.convolution import ShapesForCudnn, TwiceDifferentiable, good_shape
+from forde.engine import by_formulas, by_kernels
+from forde.engine.twice_differentiable import TwiceDifferentiable
 
 SHAPES = [(5, 3), (4, 3, 6), (4, 3, 2, 3), (2, 3, 2, 2, 2)]
-both_ways = pytest.mark.parametrize("open_up", [False, True], ids=["kernels", "formulas"])
+both_ways = pytest.mark.parametrize("by", [by_kernels, by_formulas], ids=["kernels", "formulas"])
 
 
 def tensors(shape: tuple[int, ...]) -> list[Tensor]:
@@ -25,40 +26,109 @@ def tensors(shape: tuple[int, ...]) -> list[Tensor]:
 
 @both_ways
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_value_statistics_and_derivatives(shape: tuple[int, ...], open_up: bool) -> None:
+def test_value_statistics_and_derivatives(shape: tuple[int, ...], by: ModuleType) -> None:
     y, weight, bias = tensors(shape)
     mean, var = torch.zeros(2, 3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
-    found = batch_norm(y, mean[0], var[0], weight, bias, 0.3, 1e-3, open_up=open_up)
+    found = by.batch_norm(y, mean[0], var[0], weight, bias, 0.3, 1e-3)
     expected = F.batch_norm(y, mean[1], var[1], weight, bias, True, 0.3, 1e-3)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(mean[0], mean[1])
     torch.testing.assert_close(var[0], var[1])
 
     def normalised(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return batch_norm(y, None, None, weight, bias, open_up=open_up)
+        return by.batch_norm(y, None, None, weight, bias)
 
     assert torch.autograd.gradcheck(normalised, (y, weight, bias))
     assert torch.autograd.gradgradcheck(normalised, (y, weight, bias))
-    assert torch.autograd.gradgradcheck(lambda y: batch_norm(y, None, None, open_up=open_up), (y,))
+    assert torch.autograd.gradgradcheck(lambda y: by.batch_norm(y, None, None), (y,))
 
 
 @both_ways
-def test_half_precision_sums_in_float32(open_up: bool) -> None:
+def test_half_precision_sums_in_float32(by: ModuleType) -> None:
     y = 100 + torch.randn(64, 3, 8, 8).bfloat16()
-    found = batch_norm(y, None, None, torch.ones(3), torch.zeros(3), open_up=open_up)
+    found = by.batch_norm(y, None, None, torch.ones(3), torch.zeros(3))
     assert found.dtype == torch.bfloat16
     expected = F.batch_norm(y.double(), None, None, training=True)
     torch.testing.assert_close(found.double(), expected, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("open_up", [False, True])
-def test_relu(open_up: bool) -> None:
+@both_ways
+@pytest.mark.parametrize("cotangents_last", [False, True])
+@pytest.mark.parametrize("images_last", [False, True])
+def test_derivatives_in_any_order_of_memory(images_last: bool, cotangents_last: bool, by: ModuleType) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images, g, v = torch.randn(3, 4, 3, 5, 6, generator=generator, dtype=torch.float64)
+
+    def ordered(tensor: Tensor, last: bool) -> Tensor:
+        return tensor.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+    found = []
+    for own in (True, False):
+        _, weight, bias = tensors((1, 3))
+        y, g_ = ordered(images, images_last).requires_grad_(), ordered(g, cotangents_last).requires_grad_()
+        if own:
+            out = by.relu(by.batch_norm(y, None, None, weight, bias))
+        else:
+            out = F.batch_norm(y, None, None, weight, bias, training=True).relu()
+        first = torch.autograd.grad(out, (y, weight, bias), g_, create_graph=True)
+        second = torch.autograd.grad(
+            (first[0] * ordered(v, cotangents_last)).sum() + first[1].sin().sum() + first[2].cos().sum(),
+            (y, g_, weight),
+        )
+        assert first[0].is_contiguous(memory_format=torch.channels_last) == images_last or not own or by is by_formulas
+        found.append([out, *first, *second])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("for_compiler", [False, True])
+def test_second_derivative_in_half_precision_is_as_near_as_torchs(for_compiler: bool) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    x = torch.randn(8, 3, 8, 8)
+
+    def second_derivative(precision: torch.dtype, *, own: bool) -> list[Tensor]:
+        inputs = x.clone().requires_grad_()
+        autocast = torch.autocast("cpu", precision, enabled=precision == torch.bfloat16)
+        with autocast, TwiceDifferentiable(for_compiler=for_compiler) if own else torch.enable_grad():
+            out = network(inputs)
+        (gradient,) = torch.autograd.grad(out.float().square().sum(), inputs, create_graph=True)
+        wanted = [network[0].weight, network[1].weight]
+        return list(torch.autograd.grad(gradient.square().sum(), wanted))
+
+    exact = second_derivative(torch.float32, own=False)
+    torchs, ours = (second_derivative(torch.bfloat16, own=own) for own in (False, True))
+    for half, theirs, full in zip(ours, torchs, exact, strict=True):
+        assert half.dtype == torch.float32
+        assert float((half - full).norm()) <= 2 * float((theirs - full).norm())
+
+
+@both_ways
+@pytest.mark.parametrize("behind_batch_norm", [False, True])
+@pytest.mark.parametrize("inplace", [False, True])
+def test_relu(inplace: bool, behind_batch_norm: bool, by: ModuleType) -> None:
     x = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64, requires_grad=True)
-    y = relu(x, open_up=open_up)
-    assert torch.equal(y, x.relu())
+    before = x * 1
+    if behind_batch_norm:
+        before.from_batch_norm = True
+    y = by.relu(before, inplace)
+    assert torch.equal(y, x.relu()) and (y is before) == inplace
+    assert torch.equal(before, x.relu() if inplace else x)
     (first,) = torch.autograd.grad((y**3).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
     assert first.tolist() == [0, 0, 12] and second.tolist() == [0, 0, 12]
+
+
+@pytest.mark.parametrize("for_compiler", [False, True])
+@pytest.mark.parametrize(
+    "call",
+    [nn.ReLU(), nn.ReLU(inplace=True), F.relu, torch.relu, Tensor.relu],
+    ids=["module", "module in place", "functional", "function", "method"],
+)
+def test_every_way_to_call_relu_takes_the_cheap_one(call: Callable[[Tensor], Tensor], for_compiler: bool) -> None:
+    x = torch.randn(3, requires_grad=True)
+    with TwiceDifferentiable(for_compiler=for_compiler):
+        assert call(x * 1).grad_fn.name() == "_RectifyBackward"
 
 
 class Network(nn.Module):
@@ -91,30 +161,3 @@ def test_networks_do_not_notice(training: bool, for_compiler: bool) -> None:
 def test_one_value_per_channel_is_refused_as_by_torch() -> None:
     with pytest.raises(ValueError, match="more than 1 value per channel"), TwiceDifferentiable():
         nn.BatchNorm1d(3)(torch.randn(1, 3))
-
-
-GEOMETRIES = [(3, 1, 1), (3, 2, 1), (1, 1, 0), (1, 2, 0), (1, (3, 2), 0), (1, 2, 1)]
-
-
-@pytest.mark.parametrize("halved", [False, True])
-@pytest.mark.parametrize(("kernel", "stride", "padding"), GEOMETRIES)
-def test_convolution_in_a_good_shape_for_cudnn_is_the_same(
-    halved: bool, kernel: int, stride: Any, padding: int
-) -> None:
-    layer = nn.Conv2d(3, 4, kernel, stride, padding, dtype=torch.float64)
-    x = torch.randn(2, 3, 7, 6, dtype=torch.float64, requires_grad=True)
-    found_x, weight, found_stride = good_shape(x, layer.weight, stride, padding, halved=halved)
-    assert found_x.shape[1] == (8 if halved else 3)
-    assert found_stride == (1, 1) or kernel == 3 or padding == 1
-    found, expected = F.conv2d(found_x, weight, layer.bias, found_stride, padding), layer(x)
-    torch.testing.assert_close(found, expected)
-    for a, b in zip(*(torch.autograd.grad((y**2).sum(), [x, layer.weight]) for y in (found, expected)), strict=True):
-        torch.testing.assert_close(a, b)
-
-
-def test_shapes_stay_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("forde.engine.convolution.good_shape")  # would fail if it were called
-    layer, x = nn.Conv2d(3, 4, 1, stride=2), torch.randn(2, 3, 5, 5)
-    with ShapesForCudnn():
-        found = layer(x)
-    assert torch.equal(found, layer(x))

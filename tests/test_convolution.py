@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 import forde
 from forde.engine import EagerEngine
-from forde.engine.convolution import TwiceDifferentiable, _InputGradient, _WeightGradient
+from forde.engine.convolution import _InputGradient, _WeightGradient
+from forde.engine.twice_differentiable import TwiceDifferentiable
 
 PLAIN = [F.conv1d, F.conv2d, F.conv3d]
 TRANSPOSED = [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d]
@@ -79,25 +80,64 @@ def test_other_calls_go_through() -> None:
         assert torch.equal(F.relu(x), x.clamp_min(0))
 
 
-def test_input_gradients_do_not_compute_weight_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Gradients of convolutions in the order in which they are computed."""
     calls: list[str] = []
     for name, function in (("input", _InputGradient), ("weight", _WeightGradient)):
         original = function.apply
         monkeypatch.setattr(function, "apply", lambda *a, n=name, f=original: calls.append(n) or f(*a))
+    return calls
+
+
+def test_input_gradients_do_not_compute_weight_gradients(computed: list[str]) -> None:
     x, w, _ = tensors(F.conv2d, 1)
-    with TwiceDifferentiable() as mode:
+    with TwiceDifferentiable():
         y = F.conv2d(x.requires_grad_(), w.requires_grad_())
-    with mode.input_gradients_only():
-        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    assert calls == ["input"]
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    assert computed == ["input"]
     gradient.sum().backward()
     assert w.grad is not None
 
 
+def test_weight_gradients_do_not_compute_that_of_the_batch(computed: list[str]) -> None:
+    """A training step never needs the gradient of the loss with respect to the images."""
+    x, w, _ = tensors(F.conv2d, 1)
+    second = torch.randn(2, 4, 2, 2, dtype=torch.float64, requires_grad=True)
+    with TwiceDifferentiable():
+        y = F.conv2d(F.conv2d(x.requires_grad_(), w.requires_grad_()), second)
+    torch.autograd.backward(y.sum(), inputs=[w, second])
+    assert sorted(computed) == ["input", "weight", "weight"] and x.grad is None
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("function", [F.conv2d, F.conv3d], ids=lambda f: f.__name__)
+def test_channels_stay_last_through_both_derivatives(function: Callable[..., Tensor], channels: int) -> None:
+    """Also where a cotangent comes with channels first, as that of a flattened input gradient does."""
+    dims = PLAIN.index(function) + 1
+    last = torch.channels_last if dims == 2 else torch.channels_last_3d
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(2, channels, *[6] * dims, generator=generator, dtype=torch.float64)
+    weights = torch.randn(4, channels, *[3] * dims, generator=generator, dtype=torch.float64)
+    found = []
+    for own in (True, False):
+        x, w = images.contiguous(memory_format=last).requires_grad_(), weights.clone().requires_grad_()
+        with TwiceDifferentiable() if own else torch.enable_grad():
+            y = function(x, w, stride=2, padding=1).relu()
+        (gx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        second = torch.autograd.grad(gx.flatten(1).sin().sum(), (x, w))
+        if own and channels > 1 and dims == 2:  # of volumes torch itself changes the order
+            assert y.is_contiguous(memory_format=last) and gx.is_contiguous(memory_format=last)
+        found.append([y, gx, *second])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize("method", ["forde-identity", "forde-pca", "lit"])
 @pytest.mark.parametrize("make", [forde.models.resnet18, forde.models.preact_resnet18, forde.models.wrn16_4])
-def test_residual_networks_get_the_same_gradients(make, method: str) -> None:
-    x, y = torch.randn(3, 3, 8, 8, dtype=torch.float64), torch.tensor([0, 1, 2])
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_residual_networks_get_the_same_gradients(order: torch.memory_format, make, method: str) -> None:
+    x, y = torch.randn(3, 3, 8, 8, dtype=torch.float64).contiguous(memory_format=order), torch.tensor([0, 1, 2])
     found = []
     for own in (True, False):
         ensemble = forde.Ensemble(lambda: make(3), 2).double().train()

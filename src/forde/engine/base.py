@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 
 from forde.engine.capture import still_statistics
-from forde.engine.convolution import ShapesForCudnn, TwiceDifferentiable
+from forde.engine.cudnn_shapes import ShapesForCudnn
 from forde.engine.exchange import exchange
 from forde.engine.guards import (
     differentiable,
@@ -33,6 +33,7 @@ from forde.engine.guards import (
     refuse_once_differentiable,
 )
 from forde.engine.heads import share_heads
+from forde.engine.twice_differentiable import TwiceDifferentiable
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
@@ -102,7 +103,7 @@ class Engine(ABC):
     checks: bool = True
     """Whether losses and outputs are looked at in every step, for which the host waits for the device."""
     cheap_convolutions: bool = False
-    """Whether convolutions that will be differentiated twice use `engine/convolution.py` instead of torch's own."""
+    """Whether what will be differentiated twice uses `engine/twice_differentiable.py` instead of torch's own."""
     fuse: bool = False
     """Whether a compiler merges operations."""
     groups: list[dict[str, Tensor]]
@@ -122,7 +123,6 @@ class Engine(ABC):
         self.head: tuple[str, ...] = share_heads(ensemble) if method.shared_head else ()
         self._kept: dict[int, Differentiable | _Start] = {}
         self._graph_checked = False
-        self._convolutions = TwiceDifferentiable()
 
     @abstractmethod
     def _run(self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None) -> View:
@@ -372,10 +372,9 @@ class Engine(ABC):
                 stack.enter_context(torch.autocast(x.device.type, torch.bfloat16))
             if differentiate:
                 inputs = differentiable(inputs)
-                self._convolutions = TwiceDifferentiable(for_compiler=self.fuse)
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # fused attention has no second derivative
                 if self.cheap_convolutions:
-                    stack.enter_context(self._convolutions)
+                    stack.enter_context(TwiceDifferentiable(for_compiler=self.fuse))
             if self.cheap_convolutions:
                 stack.enter_context(ShapesForCudnn())
             view = self._run(unit, inputs, y, tensors)
@@ -394,7 +393,7 @@ class Engine(ABC):
             with still_statistics(self._modules(unit)):
                 view = self._view(unit, x, y, repel=True, tensors=tensors)
             loss = view.loss()
-        with explaining_second_derivatives(), self._convolutions.input_gradients_only():
+        with explaining_second_derivatives():
             z = space.represent(view)
         if space.needs_input_gradient and not self._graph_checked:
             refuse_once_differentiable(z)

@@ -289,7 +289,7 @@ class _Compiled(CapturedSteps):
         return programs
 
     def _fused(self, module: Any, *, twice: bool = False) -> Any:
-        """The function compiled; `twice` where BatchNorm and ReLU are the formulas of `engine/batchnorm.py`."""
+        """The function compiled; `twice` where BatchNorm and ReLU are the formulas of `engine/by_formulas.py`."""
         if module is None or not self.fuse:
             return module
         options: dict[str, Any] | None = {"realize_reads_threshold": READ_AT_ONCE} if twice else None

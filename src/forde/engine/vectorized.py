@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from forde.engine.base import Engine, Memory, Precision
 from forde.engine.capture import capture, last_kept
+from forde.engine.stacked import Stacked
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
@@ -53,7 +54,7 @@ class VectorizedEngine(Engine):
 
     def _run(self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None) -> View:
         def call(tensors: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, ...]:
-            with capture(self.network, self.layer) as kept:
+            with capture(self.network, self.layer) as kept, Stacked():
                 output = functional_call(self.network, tensors, (inputs,))
             features = last_kept(kept, self.layer)
             return (output,) if features is None else (output, features)

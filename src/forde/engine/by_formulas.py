@@ -1,4 +1,4 @@
-"""BatchNorm with a second derivative in two passes over memory.
+"""BatchNorm and ReLU written out as formulas, for a compiler to merge into few passes over memory.
 
 With x̂ = (y − μ)r, r = (σ² + eps)^(−1/2) and ⟨·⟩ the mean over a channel's n values,
 
@@ -11,8 +11,8 @@ and for v the cotangent of gy, the adjoint of that line is one more set of chann
     ∂w: n r s                                       s = ⟨v g⟩ − ⟨v⟩⟨g⟩ − ⟨v x̂⟩⟨g x̂⟩
     ∂y: −w r² (⟨g x̂⟩(v − ⟨v⟩) + ⟨v x̂⟩(g − ⟨g⟩) + x̂(s − 2⟨v x̂⟩⟨g x̂⟩))
 
-torch's own double backward is a chain of some thirty operations; this takes one call of BatchNorm's gradient kernel
-(∂g has the form of gy) and four simple ones. Sums are in float32 or better, whatever y is.
+where ∂g has the form of gy. torch's own double backward is a chain of some thirty operations. Sums are in float32 or
+better, whatever y is. `engine/by_kernels.py` has the same for engines without a compiler.
 """
 
 from __future__ import annotations
@@ -26,22 +26,16 @@ from torch.autograd.function import once_differentiable
 
 class _Normalise(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: PLR0917
-        ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, open_up: bool
+    def forward(
+        ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        if open_up:
-            wide = _wide(y)
-            variance, mean = torch.var_mean(wide, _others(y), correction=0)
-            inverse = (variance + eps).rsqrt()
-            scale = _written(inverse if weight is None else inverse * weight)
-            out = (wide - _spread(mean, y)) * _spread(scale, y)
-            out = (out if bias is None else out + _spread(bias, y)).to(y.dtype)
-        else:
-            out, mean, inverse = torch.native_batch_norm(y, weight, bias, None, None, True, 0.0, eps)
-            variance = inverse.pow(-2) - eps
-            scale = inverse if weight is None else inverse * weight
+        wide = _wide(y)
+        variance, mean = torch.var_mean(wide, _others(y), correction=0)
+        inverse = (variance + eps).rsqrt()
+        scale = _written(inverse if weight is None else inverse * weight)
+        out = (wide - _spread(mean, y)) * _spread(scale, y)
+        out = (out if bias is None else out + _spread(bias, y)).to(y.dtype)
         ctx.save_for_backward(y, weight, mean, inverse, scale)
-        ctx.open_up = open_up
         ctx.mark_non_differentiable(mean, variance)
         ctx.set_materialize_grads(False)
         return out, mean, variance
@@ -49,28 +43,20 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         if cotangents[0] is None:
-            return (None,) * 5
-        gy, gw, gb = _Gradient.apply(cotangents[0], *ctx.saved_tensors, ctx.open_up)
+            return (None,) * 4
+        gy, gw, gb = _Gradient.apply(cotangents[0], *ctx.saved_tensors)
         wanted = ctx.needs_input_grad
-        return gy, gw if wanted[1] else None, gb if wanted[2] else None, None, None
+        return gy, gw if wanted[1] else None, gb if wanted[2] else None, None
 
 
 class _Gradient(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917
-        ctx: Any,
-        g: Tensor,
-        y: Tensor,
-        weight: Tensor | None,
-        mean: Tensor,
-        inverse: Tensor,
-        scale: Tensor,
-        open_up: bool,
+        ctx: Any, g: Tensor, y: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor, scale: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        gy, sum_gx, sum_g = _project(g, y, weight, mean, inverse, scale if open_up else None)
+        gy, sum_gx, sum_g = _project(g, y, mean, inverse, scale)
         n = y.numel() // y.shape[1]
-        ctx.save_for_backward(g, y, weight, mean, inverse, scale, sum_g / n, sum_gx / n)
-        ctx.open_up = open_up
+        ctx.save_for_backward(g, y, mean, inverse, scale, sum_g / n, sum_gx / n)
         ctx.set_materialize_grads(False)
         return gy, sum_gx, sum_g
 
@@ -78,14 +64,14 @@ class _Gradient(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         v, of_gw, of_gb = cotangents
-        g, y, weight, mean, inverse, scale, mean_g, mean_gx = ctx.saved_tensors
-        n, open_up = y.numel() // y.shape[1], ctx.open_up
+        g, y, mean, inverse, scale, mean_g, mean_gx = ctx.saved_tensors
+        n = y.numel() // y.shape[1]
         to_g: Tensor | None = None
         to_y: Tensor | None = None
         to_w: Tensor | None = None
         if v is not None:
             mean_vg = (_wide(v) * _wide(g)).mean(_others(y))
-            to_g, sum_vx, sum_v = _project(v, y, weight, mean, inverse, scale if open_up else None, beside=mean_vg)
+            to_g, sum_vx, sum_v = _project(v, y, mean, inverse, scale, beside=mean_vg)
             mean_v, mean_vx = sum_v / n, sum_vx / n
             covariance = mean_vg - mean_v * mean_g - mean_vx * mean_gx
             # ∂y is linear in v, g and y with a number per channel each.
@@ -93,51 +79,24 @@ class _Gradient(torch.autograd.Function):
             of_y = -scale * inverse * inverse * (covariance - 2 * mean_vx * mean_gx)
             rest = -(of_v * mean_v + of_g * mean_g + of_y * mean)
             terms = ((_wide(v), of_v), (_wide(g), of_g), (_wide(y), of_y))
-            if open_up:
-                to_y = sum((t * _spread(_written(factor), y) for t, factor in terms), _spread(_written(rest), y))
-            else:
-                to_y = _spread(rest, y).expand_as(y).clone()
-                for term, factor in terms:
-                    to_y = to_y.addcmul_(term, _spread(factor, y))
-            to_w = None if weight is None else inverse * covariance * n
+            to_y = sum((term * _spread(_written(factor), y) for term, factor in terms), _spread(_written(rest), y))
+            to_w = inverse * covariance * n if ctx.needs_input_grad[2] else None
         if of_gw is not None:  # gw = Σ g x̂
-            to_g = _sum(to_g, _spread(of_gw, y) * ((_wide(y) - _spread(mean, y)) * _spread(inverse, y)))
-            to_y = _sum(to_y, _project(g, y, of_gw, mean, inverse, inverse * of_gw if open_up else None)[0])
+            to_g = _sum(to_g, _spread(of_gw * inverse, y) * (_wide(y) - _spread(mean, y)))
+            to_y = _sum(to_y, _project(g, y, mean, inverse, inverse * of_gw)[0])
         if of_gb is not None:  # gb = Σ g
             to_g = _sum(to_g, _spread(of_gb, y).expand_as(y))
-        return (
-            None if to_g is None else to_g.to(g.dtype),
-            None if to_y is None else to_y.to(y.dtype),
-            to_w,
-            None,
-            None,
-            None,
-            None,
-        )
+        return None if to_g is None else to_g.to(g.dtype), None if to_y is None else to_y.to(y.dtype), to_w, *[None] * 3
 
 
 def _project(  # noqa: PLR0917
-    g: Tensor,
-    y: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    inverse: Tensor,
-    scale: Tensor | None,
-    beside: Tensor | None = None,
+    g: Tensor, y: Tensor, mean: Tensor, inverse: Tensor, scale: Tensor, beside: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """w r (g − ⟨g⟩ − x̂⟨g x̂⟩) in the shape of y, Σ g x̂ `[C]` and Σ g `[C]`.
+    """w r (g − ⟨g⟩ − x̂⟨g x̂⟩) in the shape of y, Σ g x̂ `[C]` and Σ g `[C]`, where `scale` is w r.
 
     Args:
-        scale: w r `[C]`, to write the formula out for a compiler; None to call torch's kernel.
         beside: another channel mean over g `[C]`, which the compiler shall form in the same pass over memory.
     """
-    if scale is None:
-        mask = (True, True, True)
-        factor = torch.ones_like(mean) if weight is None else weight
-        gy, sum_gx, sum_g = torch.ops.aten.native_batch_norm_backward(
-            g, y, factor, None, None, mean, inverse, True, 0.0, mask
-        )
-        return gy, sum_gx, sum_g
     wide, n = _wide(g), y.numel() // y.shape[1]
     centred = _wide(y) - _spread(mean, y)
     sum_g, sum_gx = wide.sum(_others(y)), (wide * centred).sum(_others(y)) * inverse
@@ -178,20 +137,15 @@ def batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
     bias: Tensor | None = None,
     momentum: float = 0.1,
     eps: float = 1e-5,
-    *,
-    open_up: bool = False,
 ) -> Tensor:
     """As `torch.nn.functional.batch_norm(training=True)` on `[B, C, ...]`; moves the running statistics.
-
-    Args:
-        open_up: write out the formulas, for a compiler to merge, instead of calling torch's kernels.
 
     >>> y = torch.randn(8, 3, 4, 4)
     >>> expected = torch.nn.functional.batch_norm(y, None, None, training=True)
     >>> torch.allclose(batch_norm(y, None, None), expected, atol=1e-6)
     True
     """
-    out, mean, variance = _Normalise.apply(y, weight, bias, eps, open_up)
+    out, mean, variance = _Normalise.apply(y, weight, bias, eps)
     n = y.numel() // y.shape[1]
     with torch.no_grad():
         if running_mean is not None:
@@ -205,32 +159,33 @@ def batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
 
 class _Rectify(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, open_up: bool) -> Tensor:
-        out = x.relu()
-        ctx.from_input = open_up and hasattr(x, "from_batch_norm")
-        ctx.open_up = open_up
-        ctx.save_for_backward(x if ctx.from_input else out)
+    def forward(ctx: Any, x: Tensor, inplace: bool) -> Tensor:
+        ctx.from_input = hasattr(x, "from_batch_norm")
+        before = x.clone() if inplace and ctx.from_input else x  # costs a compiled step nothing
+        if inplace:
+            ctx.mark_dirty(x)
+        out = x.relu_() if inplace else x.relu()
+        ctx.save_for_backward(before if ctx.from_input else out)
         return out
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor, None]:
         (sign,) = ctx.saved_tensors
         gradient = torch.ops.aten.threshold_backward(cotangents[0], sign.detach(), 0)
-        return _written(gradient) if ctx.open_up and not ctx.from_input else gradient, None
+        return gradient if ctx.from_input else _written(gradient), None
 
 
-def relu(x: Tensor, *, open_up: bool = False) -> Tensor:
-    """As `torch.relu`, whose second derivative adds a tensor of zeros; this one's does not.
+def relu(x: Tensor, inplace: bool = False) -> Tensor:
+    """As `torch.nn.functional.relu`, whose second derivative adds a tensor of zeros; this one's does not.
 
-    Args:
-        open_up: for a compiler. Behind BatchNorm the derivative is then told from the input, which is a pointwise
-            function of what BatchNorm's own derivatives read anyway. Elsewhere (where branches of a residual network
-            meet) it is written to memory, to be read by all that follow instead of sign and cotangent.
+    Behind BatchNorm the derivative is told from the input, which is a pointwise function of what BatchNorm's own
+    derivatives read anyway. Elsewhere (where branches of a residual network meet) it is written to memory, to be read
+    by all that follow instead of sign and cotangent.
 
     >>> relu(torch.tensor([-1.0, 2.0]))
     tensor([0., 2.])
     """
-    rectified: Tensor = _Rectify.apply(x, open_up)
+    rectified: Tensor = _Rectify.apply(x, inplace)
     return rectified
 
 

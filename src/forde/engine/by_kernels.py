@@ -1,0 +1,161 @@
+"""BatchNorm and ReLU of which both derivatives are calls of torch's kernels: the plain engines' choice on a CPU.
+
+The formulas are those of `engine/by_formulas.py`, which writes them out for a compiler. Here each pass over memory and
+each small operation counts by itself:
+
+    out, μ, r      BatchNorm's kernel, which also moves the running statistics
+    gy, Σgx̂, Σg    its gradient's kernel
+    ∂g, Σvx̂, Σv    the same on v, since ∂g has the form of gy
+    Σv(g − ⟨g⟩)    the same kernel, asked for w's gradient only: one pass that writes nothing
+    ∂y             a sum of v, g and y, with a number per channel each
+
+Cotangents are brought into the activations' order of memory first (`engine/layout.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from forde.engine.layout import in_layout_of
+
+
+class _Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, *settings: Any) -> Tensor:
+        # Unlike `native_batch_norm` this one says that it changes the statistics, which a trace has to know.
+        out, mean, inverse = torch.ops.aten._native_batch_norm_legit(y, weight, bias, *settings)
+        ctx.save_for_backward(y, weight, mean, inverse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        gy, gw, gb = _Gradient.apply(cotangents[0], *ctx.saved_tensors)
+        wanted = ctx.needs_input_grad
+        return gy, gw if wanted[1] else None, gb if wanted[2] else None, *[None] * (len(wanted) - 3)
+
+
+class _Gradient(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        ctx: Any, g: Tensor, y: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        g = in_layout_of(g, y)
+        gy, sum_gx, sum_g = _project(g, y, weight, mean, inverse)
+        ctx.save_for_backward(g, y, weight, mean, inverse, sum_gx, sum_g)
+        ctx.set_materialize_grads(False)
+        return gy, sum_gx, sum_g
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        v, of_gw, of_gb = cotangents
+        g, y, _, mean, inverse, _, _ = ctx.saved_tensors
+        to_g, to_y, to_w = (None, None, None) if v is None else _adjoint(in_layout_of(v, y), *ctx.saved_tensors)
+        if of_gw is not None:  # gw = Σ g x̂
+            to_g = _sum(to_g, _spread(of_gw * inverse, y) * (_wide(y) - _spread(mean, y)))
+            to_y = _sum(to_y, _project(g, y, of_gw, mean, inverse)[0])
+        if of_gb is not None:  # gb = Σ g
+            to_g = _sum(to_g, _spread(of_gb, y).expand_as(y))
+        return None if to_g is None else to_g.to(g.dtype), None if to_y is None else to_y.to(y.dtype), to_w, None, None
+
+
+def _project(
+    g: Tensor, y: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """w r (g − ⟨g⟩ − x̂⟨g x̂⟩) in the shape of y, Σ g x̂ `[C]` and Σ g `[C]`."""
+    scale = torch.ones_like(mean) if weight is None else weight
+    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
+        g, y, scale, None, None, mean, inverse, True, 0.0, (True, True, True)
+    )
+    return gradients
+
+
+def _adjoint(  # noqa: PLR0917
+    v: Tensor,
+    g: Tensor,
+    y: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    inverse: Tensor,
+    sum_gx: Tensor,
+    sum_g: Tensor,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """∂g and ∂y in the shape of y, ∂w `[C]`, for v the cotangent of gy."""
+    n = y.numel() // y.shape[1]
+    to_g, sum_vx, sum_v = _project(v, y, weight, mean, inverse)
+    ones = torch.ones_like(mean)
+    covariance = torch.ops.aten.native_batch_norm_backward(
+        v, g, ones, None, None, sum_g / n, ones, True, 0.0, (False, True, False)
+    )[1]
+    both = sum_vx * sum_gx
+    s = covariance.sub_(both, alpha=1 / n)  # n times that of the formula
+    factor = inverse.square().div_(n)
+    factor = factor if weight is None else factor.mul_(weight)
+    of_v, of_g = factor * sum_gx, factor * sum_vx
+    of_y = s.sub(both, alpha=2 / n).mul_(factor).mul_(inverse)
+    rest = (of_v * sum_v).addcmul_(of_g, sum_g).div_(n).addcmul_(of_y, mean)
+    to_y = torch.addcmul(_spread(rest, y), _wide(v), _spread(of_v, y), value=-1)
+    to_y.addcmul_(_wide(g), _spread(of_g, y), value=-1).addcmul_(_wide(y), _spread(of_y, y), value=-1)
+    return to_g, to_y, None if weight is None else s.mul_(inverse)
+
+
+def batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
+    y: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """As `torch.nn.functional.batch_norm(training=True)` on `[B, C, ...]`; moves the running statistics.
+
+    >>> y = torch.randn(8, 3, 4, 4)
+    >>> bool((batch_norm(y, None, None) == torch.nn.functional.batch_norm(y, None, None, training=True)).all())
+    True
+    """
+    statistics = () if running_mean is None or running_var is None else (running_mean, running_var)
+    normalised: Tensor = _Normalise.apply(y, weight, bias, *statistics, True, momentum, eps)
+    return normalised
+
+
+class _Rectify(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, inplace: bool) -> Tensor:
+        if inplace:
+            ctx.mark_dirty(x)
+        out = x.relu_() if inplace else x.relu()
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor, None]:
+        (out,) = ctx.saved_tensors
+        return torch.ops.aten.threshold_backward(in_layout_of(cotangents[0], out), out.detach(), 0), None
+
+
+def relu(x: Tensor, inplace: bool = False) -> Tensor:
+    """As `torch.nn.functional.relu`, whose second derivative adds a tensor of zeros; this one's does not.
+
+    >>> relu(torch.tensor([-1.0, 2.0]))
+    tensor([0., 2.])
+    """
+    rectified: Tensor = _Rectify.apply(x, inplace)
+    return rectified
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.itemsize < 4 else tensor
+
+
+def _spread(channels: Tensor, y: Tensor) -> Tensor:
+    """`[C]` → `[1, C, 1, ...]`."""
+    return channels.view(1, -1, *[1] * (y.dim() - 2))
+
+
+def _sum(total: Tensor | None, term: Tensor) -> Tensor:
+    return term if total is None else total + term

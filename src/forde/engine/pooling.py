@@ -1,0 +1,96 @@
+"""Max-pooling that keeps channels last through both derivatives.
+
+The gradient of a maximum is a scattering of g to the places that won, and its adjoint picks v at those places:
+
+    y = x at the winners        ∂x: scatter(g)
+    scatter(g)                  ∂g: pick(v)
+    pick(v)                     ∂v: scatter(u)
+
+torch picks along flattened images with channels first, and whatever follows then runs on mixed orders of memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from forde.engine.layout import in_layout_of
+
+
+class Window(NamedTuple):
+    """How a window slides, in the order that `aten::max_pool2d_with_indices` takes it."""
+
+    size: Any
+    stride: Any
+    padding: Any
+    dilation: Any
+    ceil: bool
+
+
+class _MaxPool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, window: Window) -> Tensor:
+        y, winners = torch.ops.aten.max_pool2d_with_indices(x, *window)
+        ctx.save_for_backward(x, winners)  # of x only shape and memory layout are read
+        ctx.window = window
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        x, winners = ctx.saved_tensors
+        return _Scatter.apply(gradients[0], x.detach(), winners, ctx.window), None
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor, winners: Tensor, window: Window) -> Tensor:
+        ctx.save_for_backward(x, winners)
+        ctx.window = window
+        return torch.ops.aten.max_pool2d_with_indices_backward(in_layout_of(g, x), x, *window, winners)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        x, winners = ctx.saved_tensors
+        return _Pick.apply(gradients[0], x, winners, ctx.window), None, None, None
+
+
+class _Pick(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, x: Tensor, winners: Tensor, window: Window) -> Tensor:
+        ctx.save_for_backward(x, winners)
+        ctx.window = window
+        last = winners.permute(0, 2, 3, 1)  # a view onto rows of channels, if they are last
+        picked = v.permute(0, 2, 3, 1).flatten(1, 2).gather(1, last.flatten(1, 2))
+        return picked.view(last.shape).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        x, winners = ctx.saved_tensors
+        return _Scatter.apply(gradients[0], x, winners, ctx.window), None, None, None
+
+
+def max_pool2d(  # noqa: PLR0917  (torch's own order of arguments)
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: Literal[False] = False,
+) -> Tensor:
+    """As `torch.nn.functional.max_pool2d`, `[B, C, H, W]`; other calls than with channels last are left to torch.
+
+    >>> x = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    >>> y = max_pool2d(x, 2)
+    >>> torch.equal(y, F.max_pool2d(x, 2)), y.is_contiguous(memory_format=torch.channels_last)
+    (True, True)
+    """
+    first = input.dim() != 4 or input.is_contiguous() or not input.is_contiguous(memory_format=torch.channels_last)
+    if first or input.device.type != "cpu":
+        return F.max_pool2d(input, kernel_size, stride, padding, dilation, ceil_mode, return_indices=return_indices)
+    window = Window(kernel_size, kernel_size if stride is None else stride, padding, dilation, ceil_mode)
+    y: Tensor = _MaxPool.apply(input, window)
+    return y

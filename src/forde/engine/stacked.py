@@ -1,0 +1,89 @@
+"""Linear layers and ReLU of all members at once, inside `torch.vmap`.
+
+torch maps y = xWᵀ + b over members to a product and a sum, whose weight gradient (xᵀg)ᵀ has to be transposed in memory,
+and gives ReLU a second derivative that adds zeros. Here, for X `[M, B, I]` and W `[M, O, I]`:
+
+    Y = XWᵀ + b        ∂X: GW        ∂W: GᵀX        ∂b: Σ_b G
+
+one call each, in the order of memory in which the parameters are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from forde.engine import by_kernels
+from forde.engine.wanted import wanted
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return torch.bmm(x, w.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, w.mT)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (g,), (x, w), (of_x, of_w, of_bias) = gradients, ctx.saved_tensors, wanted(ctx, 3)
+        return torch.bmm(g, w) if of_x else None, torch.bmm(g.mT, x) if of_w else None, g.sum(1) if of_bias else None
+
+
+def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear layer of each member: `[M, B, I]`, `[M, O, I]`, `[M, O]` → `[M, B, O]`.
+
+    >>> linear(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(2, 5)).shape
+    torch.Size([2, 3, 5])
+    """
+    y: Tensor = _Linear.apply(x, w, bias)
+    return y
+
+
+class Stacked(TorchFunctionMode):
+    """Inside a function that `torch.vmap` maps over members, linear layers and ReLU on a CPU are those of this module.
+
+    >>> x, w = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
+    >>> with Stacked():
+    ...     y = torch.vmap(F.linear)(x, w)
+    >>> torch.allclose(y, x @ w.mT, atol=1e-6)
+    True
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear and not kwargs and all(map(_is_stack, args)) and args[0].dim() == 2:
+            return _together(linear, *args)
+        if func in RECTIFIERS and len(args) == 1 and not kwargs.get("inplace") and _is_stack(args[0]):
+            return _together(by_kernels.relu, args[0])
+        return func(*args, **kwargs)
+
+
+RECTIFIERS = (F.relu, torch.relu, Tensor.relu)
+
+
+def _is_stack(tensor: Tensor | None) -> bool:
+    """Whether a tensor inside one `vmap` has a value for each member, and members are the first axis of all values."""
+    if tensor is None:
+        return True
+    if not _functorch.is_batchedtensor(tensor) or tensor.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return False
+    inside = _functorch.is_batchedtensor(_functorch.get_unwrapped(tensor))
+    return not inside and _functorch.maybe_get_bdim(tensor) == 0
+
+
+def _together(function: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:
+    """The function of whole stacks, given what a function inside `vmap` sees of them."""
+    level = next(_functorch.maybe_get_level(tensor) for tensor in tensors if tensor is not None)
+    stacks = [None if tensor is None else _functorch.get_unwrapped(tensor) for tensor in tensors]
+    with temporarily_clear_interpreter_stack():
+        result = function(*stacks)
+    return _functorch._add_batch_dim(result, 0, level)

@@ -1,0 +1,71 @@
+"""Networks whose second derivative is cheap: torch's slow ones are replaced while the forward pass runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from forde.engine import by_formulas, by_kernels
+from forde.engine.averages import average, axes_of_average
+from forde.engine.convolution import PLAIN, TRANSPOSED, plain, transposed
+from forde.engine.pooling import max_pool2d
+
+RECTIFIERS = (F.relu, torch.relu, Tensor.relu)
+
+
+class TwiceDifferentiable(TorchFunctionMode):
+    """Inside, convolutions, BatchNorm, ReLU, maxima and means have a cheap second derivative, and the same values.
+
+    Args:
+        for_compiler: write BatchNorm out as formulas that a compiler can merge.
+
+    >>> x, w = torch.randn(2, 3, 8, 8, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
+    >>> with TwiceDifferentiable():
+    ...     y = torch.nn.functional.conv2d(x, w, padding=1)
+    >>> bool((y == torch.nn.functional.conv2d(x, w, padding=1)).all())
+    True
+    """
+
+    def __init__(self, *, for_compiler: bool = False) -> None:
+        super().__init__()
+        self.for_compiler = for_compiler
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in PLAIN:
+            return plain(func, PLAIN[func], *args, **kwargs)
+        if func in TRANSPOSED:
+            return transposed(func, TRANSPOSED[func], *args, **kwargs)
+        if func is F.batch_norm:
+            return _batch_norm(self, *args, **kwargs)
+        if func in RECTIFIERS:
+            return (by_formulas if self.for_compiler else by_kernels).relu(*args, **kwargs)
+        if func is F.max_pool2d and not self.for_compiler:
+            return max_pool2d(*args, **kwargs)
+        if not self.for_compiler and (axes := axes_of_average(func, args, kwargs)) is not None:
+            return average(args[0], axes[0], keepdim=axes[1])
+        return func(*args, **kwargs)
+
+
+def _batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
+    mode: TwiceDifferentiable,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not training or input.numel() <= input.shape[1]:  # one value per channel is torch's to refuse
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    kind = by_formulas if mode.for_compiler else by_kernels
+    return kind.batch_norm(input, running_mean, running_var, weight, bias, momentum, eps)

@@ -1,0 +1,38 @@
+"""Convolutions in shapes that cuDNN is fast at: the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from forde.engine.cudnn_shapes import ShapesForCudnn, good_shape
+
+GEOMETRIES = [(3, 1, 1), (3, 2, 1), (1, 1, 0), (1, 2, 0), (1, (3, 2), 0), (1, 2, 1)]
+
+
+@pytest.mark.parametrize("halved", [False, True])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), GEOMETRIES)
+def test_convolution_in_a_good_shape_for_cudnn_is_the_same(
+    halved: bool, kernel: int, stride: Any, padding: int
+) -> None:
+    layer = nn.Conv2d(3, 4, kernel, stride, padding, dtype=torch.float64)
+    x = torch.randn(2, 3, 7, 6, dtype=torch.float64, requires_grad=True)
+    found_x, weight, found_stride = good_shape(x, layer.weight, stride, padding, halved=halved)
+    assert found_x.shape[1] == (8 if halved else 3)
+    assert found_stride == (1, 1) or kernel == 3 or padding == 1
+    found, expected = F.conv2d(found_x, weight, layer.bias, found_stride, padding), layer(x)
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(*(torch.autograd.grad((y**2).sum(), [x, layer.weight]) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_shapes_stay_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("forde.engine.cudnn_shapes.good_shape")  # would fail if it were called
+    layer, x = nn.Conv2d(3, 4, 1, stride=2), torch.randn(2, 3, 5, 5)
+    with ShapesForCudnn():
+        found = layer(x)
+    assert torch.equal(found, layer(x))
