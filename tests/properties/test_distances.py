@@ -33,13 +33,18 @@ def test_slices_and_loop_agree(chunk: int, z: Tensor, monkeypatch: pytest.Monkey
     monkeypatch.setattr(distance, "CHUNK", chunk)
     sliced = with_gradient(distance._SquaredDistances.apply(live, z), live)
     looped = with_gradient(squared_distances(live, z), live)
-    for found in (sliced, looped):
+    among_themselves = with_gradient(distance._AmongThemselves.apply(live), live)
+    for found in (sliced, looped, among_themselves):
         torch.testing.assert_close(found[0], expected[0])
         torch.testing.assert_close(found[1], expected[1])
 
 
 def test_coinciding_members_are_at_distance_zero_and_feel_nothing(z: Tensor) -> None:
-    for distances in (squared_distances, distance._SquaredDistances.apply):
+    for distances in (
+        squared_distances,
+        distance._SquaredDistances.apply,
+        lambda live, _: distance._AmongThemselves.apply(live),
+    ):
         live = z[1:3].float().requires_grad_()
         q, gradient = with_gradient(distances(live, z[1:3].float()), live)
         assert not q.any() and not gradient.any()
@@ -51,3 +56,13 @@ def test_in_one_piece_ends(z: Tensor) -> None:
         assert before < distance.CHUNK
         assert len(list(distance._blocks(z, z))) == 1
     assert before == distance.CHUNK
+
+
+@pytest.mark.parametrize("size", [distance.WIDE - 1, distance.WIDE])
+def test_among_themselves_at_any_size(size: int) -> None:
+    z = torch.randn(3, 4, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    live = z.clone().requires_grad_()
+    for found, expected in zip(
+        with_gradient(squared_distances(live), live), with_gradient(squared_distances(live, z), live), strict=True
+    ):
+        torch.testing.assert_close(found, expected)

@@ -9,28 +9,60 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 CHUNK = 1 << 24
 """Numbers held at once while differences are formed (64 MiB in float32)."""
 
 
-def squared_distances(live: Tensor, frozen: Tensor) -> Tensor:
+def squared_distances(live: Tensor, frozen: Tensor | None = None) -> Tensor:
     """q_ijb = ‖live_ib − frozen_jb‖²: `[M, B, D]`, `[M, B, D]` → `[M, M, B]`; gradients flow to `live` only.
 
     Formed from differences: where members nearly coincide the bandwidth is about 1e-12, and the usual expansion
-    ‖a‖² + ‖b‖² − 2⟨a, b⟩ would amplify its rounding by 1e12. Neither pass holds more than a slice of `[M, M, B, D]`
-    (on a CPU torch has a loop for it that holds none).
+    ‖a‖² + ‖b‖² − 2⟨a, b⟩ would amplify its rounding by 1e12. Neither pass holds more than a slice of `[M, M, B, D]`.
+
+    Args:
+        frozen: left out, the same numbers as `live`.
 
     >>> squared_distances(torch.tensor([[[0.0]], [[3.0]]]), torch.tensor([[[0.0]], [[1.0]]])).squeeze(-1)
     tensor([[0., 1.],
             [9., 4.]])
     """
-    frozen = frozen.detach()
-    if live.device.type == "cpu":
-        places = live.transpose(0, 1), frozen.transpose(0, 1)
-        return torch.cdist(*places, compute_mode="donot_use_mm_for_euclid_dist").square().permute(1, 2, 0)
-    result: Tensor = _SquaredDistances.apply(live, frozen)
+    result: Tensor
+    if live.device.type != "cpu":
+        result = _SquaredDistances.apply(live, live.detach() if frozen is None else frozen.detach())
+    elif frozen is None and live.shape[-1] >= WIDE:
+        result = _AmongThemselves.apply(live)
+    else:
+        places = live.transpose(0, 1), (live if frozen is None else frozen).detach().transpose(0, 1)
+        result = torch.cdist(*places, compute_mode="donot_use_mm_for_euclid_dist").square().permute(1, 2, 0)
     return result
+
+
+WIDE = 32
+"""From here on a loop over members is faster on a CPU than torch's own over all numbers (5 to 10 times at 768)."""
+
+
+class _AmongThemselves(torch.autograd.Function):
+    """On a CPU: each pair once, and torch's loop for the gradient, which holds no differences."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        q = z.new_zeros(len(z), len(z), z.shape[1])
+        for i in range(len(z) - 1):
+            difference = z[i + 1 :] - z[i]
+            q[i, i + 1 :] = q[i + 1 :, i] = torch.linalg.vecdot(difference, difference)
+        return q
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (z,) = ctx.saved_tensors
+        places, weight = z.transpose(0, 1).contiguous(), (2 * gradients[0]).permute(2, 0, 1).contiguous()
+        # Σ_j w_ij (z_i − z_j)/d_ij, with d = 1 where a distance would stand
+        result: Tensor = torch.ops.aten._cdist_backward(weight, places, places, 2.0, torch.ones_like(weight))
+        return result.transpose(0, 1)
 
 
 @contextmanager

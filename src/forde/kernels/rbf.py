@@ -48,7 +48,7 @@ class RBF(Kernel):
 
     def __call__(self, live: Tensor, frozen: Tensor) -> Similarity:
         seen = self.metric(live)
-        q = squared_distances(seen, seen if _same_numbers(live, frozen) else self.metric(frozen))
+        q = squared_distances(seen, None if _same_numbers(live, frozen) else self.metric(frozen))
         h = as_bandwidth(self.bandwidth)(q)
         return Similarity((-q / h).exp(), h)
 
