@@ -78,8 +78,9 @@ class _Gradient(torch.autograd.Function):
             of_v, of_g = -scale * inverse * mean_gx, -scale * inverse * mean_vx
             of_y = -scale * inverse * inverse * (covariance - 2 * mean_vx * mean_gx)
             rest = -(of_v * mean_v + of_g * mean_g + of_y * mean)
-            terms = ((_wide(v), of_v), (_wide(g), of_g), (_wide(y), of_y))
-            to_y = sum((term * _spread(_written(factor), y) for term, factor in terms), _spread(_written(rest), y))
+            to_y = _spread(_written(rest), y)
+            for term, factor in ((v, of_v), (g, of_g), (y, of_y)):
+                to_y = to_y + _wide(term) * _spread(_written(factor), y)
             to_w = inverse * covariance * n if ctx.needs_input_grad[2] else None
         if of_gw is not None:  # gw = Σ g x̂
             to_g = _sum(to_g, _spread(of_gw * inverse, y) * (_wide(y) - _spread(mean, y)))

@@ -234,6 +234,7 @@ class _Compiled(CapturedSteps):
             raise
         except Exception as error:  # whatever the compiler stumbles over, training goes on without it
             reason = f"it cannot be traced or compiled ({_first_line(error)})"
+            log.debug("engine: %s", reason, exc_info=error)
         finally:
             self.checks = True
             _restore(buffers, before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -97,8 +96,10 @@ class _SquaredDistances(torch.autograd.Function):
         weight = 2 * gradients[0]
         blocks = list(_blocks(live, frozen))
         if len(blocks) == 1:  # one frozen member after another: no tensor larger than the result
-            terms = (weight[:, j, :, None] * (live - other) for j, other in enumerate(frozen))
-            return functools.reduce(torch.add, terms), None
+            result = weight[:, 0, :, None] * (live - frozen[0])
+            for j in range(1, len(frozen)):
+                result = result + weight[:, j, :, None] * (live - frozen[j])
+            return result, None
         result = torch.zeros_like(live)
         for rows, columns in blocks:
             difference = _differences(live, frozen, rows, columns)
