@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -51,18 +52,20 @@ def train(options: argparse.Namespace) -> None:
             losses.append(report.losses.mean())
     engine.settle()
     engine.close()
-    ensemble.eval()
-    scored = ImageFeed(
-        test.images[: options.images], test.labels[: options.images], mean=data.description.mean,
-        std=data.description.std, batch_size=500, device=device, drop_last=False,
-    )  # fmt: skip
-    right = [(ensemble.predict(x).probs.argmax(-1) == y).float() for x, y in scored.epoch(generator)]
-    found = {
+    found: dict[str, Any] = {
         "machine": machine(),
         **{name: value for name, value in vars(options).items() if name not in ("data", "json", "do")},
         "losses": torch.stack(losses).tolist(),
-        "test_accuracy": float(torch.cat(right).mean()),
     }
+    options.json.write_text(json.dumps(found))  # whatever happens to the rest
+    ensemble.eval()
+    scored = ImageFeed(
+        test.images[: options.images], test.labels[: options.images], mean=data.description.mean,
+        std=data.description.std, batch_size=500, device=device,
+    )  # fmt: skip
+    found["test_accuracy"] = statistics.fmean(
+        float((ensemble.predict(x).probs.argmax(-1) == y.cpu()).float().mean()) for x, y in scored.epoch(generator)
+    )
     options.json.write_text(json.dumps(found))
 
 
@@ -79,7 +82,7 @@ def compare(options: argparse.Namespace) -> None:
     for file in options.files:
         run: dict[str, Any] = json.loads(file.read_text())
         curves[run["engine"]][run["seed"]] = parts(run["losses"])
-        accuracy[run["engine"]].append(run["test_accuracy"])
+        accuracy[run["engine"]].append(run.get("test_accuracy", math.nan))
     plain = curves["eager"]
     for engine, found in accuracy.items():
         print(f"{engine}: {len(found)} seeds, test accuracy {statistics.fmean(found):.4f}")
