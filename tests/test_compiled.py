@@ -160,6 +160,24 @@ def test_with_the_compiler(case: str, caplog: pytest.LogCaptureFixture) -> None:
     assert "engine: compiling the step" in caplog.text and "operations fused; 1 function for 3 units" in caplog.text
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch's compiler needs g++ on a CPU")
+@pytest.mark.parametrize("network", NETWORKS)
+def test_batches_in_any_order_of_memory_are_the_same_to_a_compiled_step(network: str) -> None:
+    x, y = make_data(network)
+    engine = CompiledEngine(make_ensemble(network).train(), forde.method("forde-identity"))
+    strided = x.repeat_interleave(2, dim=-1)[..., ::2], y.repeat_interleave(2)[::2]
+    swapped = x.transpose(0, 1).contiguous().transpose(0, 1), y
+    gradients = []
+    for batch in ((x, y), strided, swapped):
+        engine.step(*batch)
+        gradients.append(torch.cat([p.grad.flatten() for p in engine.parameters()]))
+    assert not engine._plain_only
+    engine.close()
+    for found in gradients[1:]:
+        torch.testing.assert_close(found, gradients[0])
+
+
 class TestFit:
     """Through `forde.fit`, as a user would."""
 

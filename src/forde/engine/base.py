@@ -133,8 +133,8 @@ class Engine(ABC):
         """The batch `[B, ...]` as a unit takes it: `[B, ...]` or `[M, B, ...]`."""
 
     def _laid_out(self, x: Tensor) -> Tensor:
-        """The batch `[B, ...]` in the memory layout that units like best."""
-        return x
+        """The batch `[B, ...]` in the one memory layout that compiled units take."""
+        return x.contiguous()
 
     @abstractmethod
     def _of_unit(self, tensor: Tensor, unit: int) -> Tensor:

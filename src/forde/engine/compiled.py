@@ -9,7 +9,6 @@ the log says why.
 from __future__ import annotations
 
 import logging
-import shutil
 import statistics
 import time
 import warnings
@@ -17,16 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.optim import Optimizer
 
 from forde.engine.base import Batch, Forward, Memory, Precision, StepReport, random_state, set_random_state
 from forde.engine.captured import CapturedSteps, Replay
 from forde.engine.eager import EagerEngine
 from forde.engine.exchange import exchange
+from forde.engine.fusing import can_fuse, fused
 from forde.engine.tracing import Traced, trace, trace_exchange
 from forde.engine.vectorized import VectorizedEngine, alike
 from forde.ensemble import Ensemble
@@ -50,9 +49,8 @@ AGREEMENT, ROUGH_AGREEMENT = 2e-2, 0.7
 whose rounding alone moves the gradient of a deep network with BatchNorm by a quarter."""
 
 READ_AT_ONCE = 8
-"""Tensors that an operation may read at once before the compiler writes an intermediate result to memory. Numbers per
-channel count as much as whole images; with the compiler's own 4, the input of a ReLU behind BatchNorm would be written
-and read three times instead of computed anew."""
+"""With the compiler's own 4, the input of a ReLU behind BatchNorm would be written to memory and read three times
+instead of computed anew; numbers per channel count as much as whole images."""
 
 Key = tuple[object, ...]
 
@@ -188,7 +186,7 @@ class _Compiled(CapturedSteps):
         self._current = kind
         try:
             with _tensor_float_products() if self.precision == "bf16" else nullcontext():
-                report = super().gradients(self._laid_out(x), y, factor, step=step)
+                report = super().gradients(self._laid_out(x), y.contiguous(), factor, step=step)
             self._move_buffers()
             self._match_layouts()
             return report
@@ -270,31 +268,34 @@ class _Compiled(CapturedSteps):
         self._kinds.clear()
 
     def _programs(self, x: Tensor, y: Tensor, *, repel: bool) -> list[_Program]:
-        x = self._laid_out(x)
+        x, y = self._laid_out(x), y.contiguous()
         programs: list[_Program] = []
-        shared: dict[bool, _Program] = {}
+        shared: dict[Key, _Program] = {}
         same = alike(self.ensemble)
         twice = repel and self.method.space is not None and self.method.space.needs_input_gradient
         for unit in range(len(self.groups)):
             recompute = repel and not self._keeps_graph(unit)
-            if recompute not in shared:
+            key = (recompute, *(tensor.stride() for tensor in self._state(unit)))
+            if key not in shared:
                 metric = self._metric if repel else None
                 traced = trace(self, unit, x, y, repel=repel, metric=metric, fused=self.fuse, recompute=recompute)
                 fused = partial(self._fused, twice=twice)
-                program = _Program(traced, fused(traced.first), fused(traced.second))
+                second = None if traced.second is None else fused(traced.second)
+                program = _Program(traced, fused(traced.first), second)
                 programs.append(program)
                 if same and not traced.constants:
-                    shared[recompute] = program
+                    shared[key] = program
             else:
-                programs.append(shared[recompute])
+                programs.append(shared[key])
         return programs
 
-    def _fused(self, module: Any, *, twice: bool = False) -> Any:
-        """The function compiled; `twice` where BatchNorm and ReLU are the formulas of `engine/by_formulas.py`."""
-        if module is None or not self.fuse:
-            return module
-        options: dict[str, Any] | None = {"realize_reads_threshold": READ_AT_ONCE} if twice else None
-        return torch.compile(module, dynamic=False, fullgraph=True, options=options)
+    def _state(self, unit: int) -> list[Tensor]:
+        """What a unit's program is given before metric and batch."""
+        return [*self.groups[unit].values(), *self.frozen(unit).values(), *self.buffers(unit).values()]
+
+    def _fused(self, graph: fx.GraphModule, *, twice: bool = False) -> Callable[..., Sequence[Tensor]]:
+        """`twice` where BatchNorm and ReLU are the formulas of `engine/by_formulas.py`."""
+        return fused(graph, read_at_once=READ_AT_ONCE if twice else None) if self.fuse else graph
 
     def _disagreement(
         self, expected: list[dict[str, Tensor]], buffers: list[Tensor], moved: list[Tensor]
@@ -322,7 +323,7 @@ class _Compiled(CapturedSteps):
             return super()._forward_unit(unit, x, y, repel=repel)
         program = self._current.programs[unit]
         traced = program.traced
-        given = [*self.groups[unit].values(), *self.frozen(unit).values(), *self.buffers(unit).values()]
+        given = self._state(unit)
         given += [*([self._metric] if repel and self._metric is not None else []), x, y]
         with torch.no_grad():
             results = list(program.first(*given))
@@ -345,7 +346,7 @@ class _Compiled(CapturedSteps):
         traced, group = program.traced, self.groups[unit]
         assert program.second is not None
         with torch.no_grad():
-            gradients = list(program.second(*self._waiting.pop(unit), cotangent))
+            gradients = list(program.second(*self._waiting.pop(unit), cotangent.contiguous()))
         for name in traced.of_objective:
             group[name].grad = gradients.pop(0)
         own = dict(zip(traced.of_repulsion, gradients, strict=True))
@@ -418,7 +419,7 @@ class CompiledEngine(_Compiled, EagerEngine):
         super().close()
 
     def _laid_out(self, x: Tensor) -> Tensor:
-        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+        return x.contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
 
 
 class CompiledStackEngine(_Compiled, VectorizedEngine):
@@ -435,15 +436,6 @@ def _metric_apart(method: Method, ensemble: Ensemble) -> tuple[Tensor | None, Me
     dtype = next((p.dtype for p in ensemble.parameters() if p.is_floating_point()), torch.float32)
     matrix = kernel.metric.matrix(ensemble.device, torch.promote_types(dtype, torch.float32))
     return matrix, replace(method, kernel=replace(kernel, metric=Identity()))
-
-
-def can_fuse(device: torch.device) -> bool:
-    """Whether torch's compiler can work for this device: Triton for a GPU, a C++ compiler for the CPU."""
-    if device.type == "cuda":
-        from torch.utils._triton import has_triton
-
-        return bool(has_triton())
-    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
 @contextmanager
