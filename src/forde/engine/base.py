@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 
+from forde.derivatives import ShapesForCudnn, TwiceDifferentiable
 from forde.engine.capture import still_statistics
-from forde.engine.cudnn_shapes import ShapesForCudnn
 from forde.engine.exchange import exchange
 from forde.engine.guards import (
     differentiable,
@@ -33,7 +33,6 @@ from forde.engine.guards import (
     refuse_once_differentiable,
 )
 from forde.engine.heads import share_heads
-from forde.engine.twice_differentiable import TwiceDifferentiable
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
@@ -103,7 +102,7 @@ class Engine(ABC):
     checks: bool = True
     """Whether losses and outputs are looked at in every step, for which the host waits for the device."""
     cheap_convolutions: bool = False
-    """Whether what will be differentiated twice uses `engine/twice_differentiable.py` instead of torch's own."""
+    """Whether what will be differentiated twice uses `derivatives/twice_differentiable.py` instead of torch's own."""
     fuse: bool = False
     """Whether a compiler merges operations."""
     groups: list[dict[str, Tensor]]

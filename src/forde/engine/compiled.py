@@ -208,7 +208,7 @@ class _Compiled(CapturedSteps):
             log.info("engine: compiling the step, once per run (seconds to minutes; cached between runs)")
         buffers = [b for unit in range(len(self.groups)) for b in self.buffers(unit).values()]
         before, random = [b.clone() for b in buffers], random_state(x.device)
-        self._plain(x, y, factor, step=0)
+        z = self._plain(x, y, factor, step=0).z
         expected = _snapshot(self.groups)
         moved, drawn = [b.clone() for b in buffers], random_state(x.device)
         _restore(buffers, before)
@@ -218,7 +218,7 @@ class _Compiled(CapturedSteps):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the compiler's advice is not the user's business
-                kind = _Kind(self._programs(x, y, repel=factor is not None), capturable=factor is None)
+                kind = _Kind(self._programs(x, y, z), capturable=factor is None)
                 report = self._compiled(kind, x, y, factor, step=0)
                 if report.z is not None and x.is_cuda:
                     self._compile_exchange(kind, report.z)
@@ -267,8 +267,8 @@ class _Compiled(CapturedSteps):
         self._plain_only = True
         self._kinds.clear()
 
-    def _programs(self, x: Tensor, y: Tensor, *, repel: bool) -> list[_Program]:
-        x, y = self._laid_out(x), y.contiguous()
+    def _programs(self, x: Tensor, y: Tensor, z: Tensor | None) -> list[_Program]:
+        x, y, repel = self._laid_out(x), y.contiguous(), z is not None
         programs: list[_Program] = []
         shared: dict[Key, _Program] = {}
         same = alike(self.ensemble)
@@ -278,7 +278,8 @@ class _Compiled(CapturedSteps):
             key = (recompute, *(tensor.stride() for tensor in self._state(unit)))
             if key not in shared:
                 metric = self._metric if repel else None
-                traced = trace(self, unit, x, y, repel=repel, metric=metric, fused=self.fuse, recompute=recompute)
+                like = None if z is None else self._of_unit(z, unit)
+                traced = trace(self, unit, x, y, like, metric=metric, fused=self.fuse, recompute=recompute)
                 fused = partial(self._fused, twice=twice)
                 second = None if traced.second is None else fused(traced.second)
                 program = _Program(traced, fused(traced.first), second)
@@ -294,7 +295,7 @@ class _Compiled(CapturedSteps):
         return [*self.groups[unit].values(), *self.frozen(unit).values(), *self.buffers(unit).values()]
 
     def _fused(self, graph: fx.GraphModule, *, twice: bool = False) -> Callable[..., Sequence[Tensor]]:
-        """`twice` where BatchNorm and ReLU are the formulas of `engine/by_formulas.py`."""
+        """`twice` where BatchNorm and ReLU are the formulas of `derivatives/by_formulas.py`."""
         return fused(graph, read_at_once=READ_AT_ONCE if twice else None) if self.fuse else graph
 
     def _disagreement(
@@ -305,7 +306,7 @@ class _Compiled(CapturedSteps):
         tolerance = ROUGH_AGREEMENT if tf32 or self.precision == "bf16" else AGREEMENT
         for unit, group in enumerate(self.groups):
             if {n for n, p in group.items() if p.grad is not None} != set(expected[unit]):
-                return f"gradients of unit {unit} are missing"
+                return f"other parameters of unit {unit} have gradients (does the forward pass branch in Python?)"
             distances = [(group[n].grad - g).double().norm() for n, g in expected[unit].items()]  # type: ignore[operator]
             sizes = [g.double().norm() for g in expected[unit].values()]
             if not sizes:

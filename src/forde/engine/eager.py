@@ -17,8 +17,8 @@ from forde.spaces import View
 class EagerEngine(Engine):
     """Members one after another; their graphs are kept while they interact, or made again (`memory`).
 
-    On a CPU second derivatives are the cheap ones of `engine/twice_differentiable.py`. On a GPU those would be slower
-    here: the loop waits for Python, in which they are written.
+    On a CPU second derivatives are the cheap ones of `forde.derivatives`. On a GPU those would be slower here: the loop
+    waits for Python, in which they are written.
 
     >>> from torch import nn
     >>> from forde import Ensemble, method

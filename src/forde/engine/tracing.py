@@ -61,8 +61,8 @@ def trace(
     unit: int,
     x: Tensor,
     y: Tensor,
+    z: Tensor | None,
     *,
-    repel: bool,
     metric: Tensor | None,
     fused: bool,
     recompute: bool,
@@ -70,6 +70,7 @@ def trace(
     """Write down the step of one unit on a batch like `x`, `y`.
 
     Args:
+        z: a tensor like the unit's representation; None where it does not repel.
         metric: matrix `[D, R]` that representations are multiplied with before members are compared. Here each member
             does this for itself, beside the others, and only the result takes part in the exchange.
         fused: a compiler will merge pointwise operations, so phase 3 recomputes them from what phase 1 wrote to memory.
@@ -80,7 +81,7 @@ def trace(
     names = [*parameters, *frozen, *buffers]
     state = [*parameters.values(), *frozen.values(), *buffers.values()]
     matrices = [] if metric is None else [metric]
-    results = _Results()
+    results, repel = _Results(), z is not None
 
     def joint(state: list[Tensor], matrices: list[Tensor], x: Tensor, y: Tensor, *cotangent: Tensor) -> list[Tensor]:
         tensors = dict(zip(names, state, strict=True))
@@ -111,8 +112,8 @@ def trace(
         return [t.detach() for t in [*told, *moving.values(), *gradients]]
 
     with torch.no_grad():
-        seeds = (_cotangent_like(engine, unit, x, y, matrices),) if repel else ()
-        graph = _record(joint, (state, matrices, x, y, *seeds))
+        seen = _seen(z, matrices)
+        graph = _record(joint, (state, matrices, x, y, *([] if seen is None else [seen])))
     n_told = 1 + repel + results.has_loss_gradient + len(buffers)
     first, second = _split(graph, n_told, cotangent=repel, fused=fused, recompute=recompute)
     assert results.of_objective is not None and results.of_repulsion is not None
@@ -150,25 +151,6 @@ def _seen(z: Tensor | None, matrices: list[Tensor]) -> Tensor | None:
     if z is None or not matrices:
         return z
     return z @ matrices[0] if z.dim() == 2 else torch.stack([member @ matrices[0] for member in z])
-
-
-def _cotangent_like(engine: Engine, unit: int, x: Tensor, y: Tensor, matrices: list[Tensor]) -> Tensor:
-    """A tensor in the shape of the unit's representation; no data is computed."""
-    from torch._subclasses import FakeTensorMode
-
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-
-        def fake(tensor: Tensor) -> Tensor:
-            return mode.from_tensor(tensor.detach())
-
-        tensors = {n: fake(t).requires_grad_() for n, t in engine.groups[unit].items()}
-        others = {n: fake(t) for n, t in [*engine.frozen(unit).items(), *engine.buffers(unit).items()]}
-        with torch.enable_grad():
-            graph = engine.differentiable(unit, fake(x), fake(y), repel=True, tensors={**tensors, **others})
-        z = _seen(graph.z, [fake(matrix) for matrix in matrices])
-        assert z is not None
-        shape, dtype = z.shape, z.dtype
-    return torch.zeros(shape, dtype=dtype, device=x.device)
 
 
 def _record(function: Callable[..., list[Tensor]], arguments: tuple[Any, ...]) -> fx.GraphModule:

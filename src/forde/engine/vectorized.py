@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from forde.derivatives import Stacked
 from forde.engine.base import Engine, Memory, Precision
 from forde.engine.capture import capture, last_kept
-from forde.engine.stacked import Stacked
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 from torch.nn import functional as F
 
-from forde.engine.stacked import Stacked, linear
+from forde.derivatives.stacked import Stacked, linear
 
 
 def layers(bias: bool = True) -> list[Tensor | None]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from forde.engine.pooling import max_pool2d
-from forde.engine.twice_differentiable import TwiceDifferentiable
+from forde.derivatives.pooling import max_pool2d
+from forde.derivatives.twice_differentiable import TwiceDifferentiable
 
 LAST = torch.channels_last
 WINDOWS = [

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from forde.engine.layout import in_layout_of
-from forde.engine.wanted import wanted
+from forde.derivatives.layout import in_layout_of
+from forde.derivatives.wanted import wanted
 
 
 class Geometry(NamedTuple):

@@ -12,7 +12,7 @@ and for v the cotangent of gy, the adjoint of that line is one more set of chann
     ∂y: −w r² (⟨g x̂⟩(v − ⟨v⟩) + ⟨v x̂⟩(g − ⟨g⟩) + x̂(s − 2⟨v x̂⟩⟨g x̂⟩))
 
 where ∂g has the form of gy. torch's own double backward is a chain of some thirty operations. Sums are in float32 or
-better, whatever y is. `engine/by_kernels.py` has the same for engines without a compiler.
+better, whatever y is. `derivatives/by_kernels.py` has the same for engines without a compiler.
 """
 
 from __future__ import annotations

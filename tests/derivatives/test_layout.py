@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from forde.engine.layout import in_layout_of
-from forde.engine.wanted import wanted
+from forde.derivatives.layout import in_layout_of
+from forde.derivatives.wanted import wanted
 
 LAST, FIRST = torch.channels_last, torch.contiguous_format
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from forde.engine.layout import in_layout_of
+from forde.derivatives.layout import in_layout_of
 
 
 class Window(NamedTuple):

@@ -20,8 +20,8 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from forde.engine import by_kernels
-from forde.engine.wanted import wanted
+from forde.derivatives import by_kernels
+from forde.derivatives.wanted import wanted
 
 
 class _Linear(torch.autograd.Function):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from forde.engine import by_formulas, by_kernels
-from forde.engine.twice_differentiable import TwiceDifferentiable
+from forde.derivatives import by_formulas, by_kernels
+from forde.derivatives.twice_differentiable import TwiceDifferentiable
 
 SHAPES = [(5, 3), (4, 3, 6), (4, 3, 2, 3), (2, 3, 2, 2, 2)]
 both_ways = pytest.mark.parametrize("by", [by_kernels, by_formulas], ids=["kernels", "formulas"])

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import forde
+from forde.derivatives.convolution import _InputGradient, _WeightGradient
+from forde.derivatives.twice_differentiable import TwiceDifferentiable
 from forde.engine import EagerEngine
-from forde.engine.convolution import _InputGradient, _WeightGradient
-from forde.engine.twice_differentiable import TwiceDifferentiable
 
 PLAIN = [F.conv1d, F.conv2d, F.conv3d]
 TRANSPOSED = [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d]

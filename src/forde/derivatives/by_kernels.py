@@ -1,7 +1,7 @@
 """BatchNorm and ReLU of which both derivatives are calls of torch's kernels: the plain engines' choice on a CPU.
 
-The formulas are those of `engine/by_formulas.py`, which writes them out for a compiler. Here each pass over memory and
-each small operation counts by itself:
+The formulas are those of `derivatives/by_formulas.py`, which writes them out for a compiler. Here each pass over memory
+and each small operation counts by itself:
 
     out, μ, r      BatchNorm's kernel, which also moves the running statistics
     gy, Σgx̂, Σg    its gradient's kernel
@@ -9,7 +9,7 @@ each small operation counts by itself:
     Σv(g − ⟨g⟩)    the same kernel, asked for w's gradient only: one pass that writes nothing
     ∂y             a sum of v, g and y, with a number per channel each
 
-Cotangents are brought into the activations' order of memory first (`engine/layout.py`).
+Cotangents are brought into the activations' order of memory first (`derivatives/layout.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from forde.engine.layout import in_layout_of
+from forde.derivatives.layout import in_layout_of
 
 
 class _Normalise(torch.autograd.Function):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from forde.engine.cudnn_shapes import ShapesForCudnn, good_shape
+from forde.derivatives.cudnn_shapes import ShapesForCudnn, good_shape
 
 GEOMETRIES = [(3, 1, 1), (3, 2, 1), (1, 1, 0), (1, 2, 0), (1, (3, 2), 0), (1, 2, 1)]
 
@@ -31,7 +31,7 @@ def test_convolution_in_a_good_shape_for_cudnn_is_the_same(
 
 
 def test_shapes_stay_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("forde.engine.cudnn_shapes.good_shape")  # would fail if it were called
+    monkeypatch.delattr("forde.derivatives.cudnn_shapes.good_shape")  # would fail if it were called
     layer, x = nn.Conv2d(3, 4, 1, stride=2), torch.randn(2, 3, 5, 5)
     with ShapesForCudnn():
         found = layer(x)

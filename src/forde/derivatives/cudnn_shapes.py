@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from forde.engine.convolution import each
+from forde.derivatives.convolution import each
 
 
 class ShapesForCudnn(TorchFunctionMode):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from forde.engine.averages import average
-from forde.engine.twice_differentiable import TwiceDifferentiable
+from forde.derivatives.averages import average
+from forde.derivatives.twice_differentiable import TwiceDifferentiable
 
 CALLS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
     "mean of an axis": ((3, 4, 5), lambda x: x.mean(-1)),

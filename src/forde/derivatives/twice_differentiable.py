@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from forde.engine import by_formulas, by_kernels
-from forde.engine.averages import average, axes_of_average
-from forde.engine.convolution import PLAIN, TRANSPOSED, plain, transposed
-from forde.engine.pooling import max_pool2d
+from forde.derivatives import by_formulas, by_kernels
+from forde.derivatives.averages import average, axes_of_average
+from forde.derivatives.convolution import PLAIN, TRANSPOSED, plain, transposed
+from forde.derivatives.pooling import max_pool2d
 
 RECTIFIERS = (F.relu, torch.relu, Tensor.relu)
 
