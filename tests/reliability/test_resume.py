@@ -78,6 +78,7 @@ class TestExact:
         ],
         ids=["MultiStep", "Cosine", "OneCycle", "Sequential"],
     )
+    @pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step")  # torch 2.6 warns of itself
     def test_schedulers(self, scheduler: Any, tmp_path: Path) -> None:
         compare(lambda: {"scheduler": scheduler}, tmp_path, (MID_EPOCH, 1))
 
