@@ -23,18 +23,19 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from forde.derivatives.channels import plus, spread, wide
+
 
 class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        wide = _wide(y)
-        variance, mean = torch.var_mean(wide, _others(y), correction=0)
+        variance, mean = torch.var_mean(wide(y), _others(y), correction=0)
         inverse = (variance + eps).rsqrt()
         scale = _written(inverse if weight is None else inverse * weight)
-        out = (wide - _spread(mean, y)) * _spread(scale, y)
-        out = (out if bias is None else out + _spread(bias, y)).to(y.dtype)
+        out = (wide(y) - spread(mean, y)) * spread(scale, y)
+        out = (out if bias is None else out + spread(bias, y)).to(y.dtype)
         ctx.save_for_backward(y, weight, mean, inverse, scale)
         ctx.mark_non_differentiable(mean, variance)
         ctx.set_materialize_grads(False)
@@ -70,7 +71,7 @@ class _Gradient(torch.autograd.Function):
         to_y: Tensor | None = None
         to_w: Tensor | None = None
         if v is not None:
-            mean_vg = (_wide(v) * _wide(g)).mean(_others(y))
+            mean_vg = (wide(v) * wide(g)).mean(_others(y))
             to_g, sum_vx, sum_v = _project(v, y, mean, inverse, scale, beside=mean_vg)
             mean_v, mean_vx = sum_v / n, sum_vx / n
             covariance = mean_vg - mean_v * mean_g - mean_vx * mean_gx
@@ -78,15 +79,15 @@ class _Gradient(torch.autograd.Function):
             of_v, of_g = -scale * inverse * mean_gx, -scale * inverse * mean_vx
             of_y = -scale * inverse * inverse * (covariance - 2 * mean_vx * mean_gx)
             rest = -(of_v * mean_v + of_g * mean_g + of_y * mean)
-            to_y = _spread(_written(rest), y)
+            to_y = spread(_written(rest), y)
             for term, factor in ((v, of_v), (g, of_g), (y, of_y)):
-                to_y = to_y + _wide(term) * _spread(_written(factor), y)
+                to_y = to_y + wide(term) * spread(_written(factor), y)
             to_w = inverse * covariance * n if ctx.needs_input_grad[2] else None
         if of_gw is not None:  # gw = Σ g x̂
-            to_g = _sum(to_g, _spread(of_gw * inverse, y) * (_wide(y) - _spread(mean, y)))
-            to_y = _sum(to_y, _project(g, y, mean, inverse, inverse * of_gw)[0])
+            to_g = plus(to_g, spread(of_gw * inverse, y) * (wide(y) - spread(mean, y)))
+            to_y = plus(to_y, _project(g, y, mean, inverse, inverse * of_gw)[0])
         if of_gb is not None:  # gb = Σ g
-            to_g = _sum(to_g, _spread(of_gb, y).expand_as(y))
+            to_g = plus(to_g, spread(of_gb, y).expand_as(y))
         return None if to_g is None else to_g.to(g.dtype), None if to_y is None else to_y.to(y.dtype), to_w, *[None] * 3
 
 
@@ -98,15 +99,14 @@ def _project(  # noqa: PLR0917
     Args:
         beside: another channel mean over g `[C]`, which the compiler shall form in the same pass over memory.
     """
-    wide, n = _wide(g), y.numel() // y.shape[1]
-    centred = _wide(y) - _spread(mean, y)
-    sum_g, sum_gx = wide.sum(_others(y)), (wide * centred).sum(_others(y)) * inverse
+    n, centred = y.numel() // y.shape[1], wide(y) - spread(mean, y)
+    sum_g, sum_gx = wide(g).sum(_others(y)), (wide(g) * centred).sum(_others(y)) * inverse
     if beside is not None:
         # Adds nothing, but what follows now waits for all three sums. Left alone, the compiler puts off the third to
         # a later pass, which reads v and g again.
         sum_g = sum_g + (beside - beside)
     of_y, rest = _written(-scale * inverse * (sum_gx / n)), _written(-scale * (sum_g / n))
-    gy = _spread(scale, y) * wide + _spread(of_y, y) * centred + _spread(rest, y)
+    gy = spread(scale, y) * wide(g) + spread(of_y, y) * centred + spread(rest, y)
     return gy.to(y.dtype), sum_gx, sum_g
 
 
@@ -190,19 +190,6 @@ def relu(x: Tensor, inplace: bool = False) -> Tensor:
     return rectified
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.itemsize < 4 else tensor
-
-
 def _others(y: Tensor) -> list[int]:
     """All axes but the channels'."""
     return [axis for axis in range(y.dim()) if axis != 1]
-
-
-def _spread(channels: Tensor, y: Tensor) -> Tensor:
-    """`[C]` → `[1, C, 1, ...]`."""
-    return channels.view(1, -1, *[1] * (y.dim() - 2))
-
-
-def _sum(total: Tensor | None, term: Tensor) -> Tensor:
-    return term if total is None else total + term

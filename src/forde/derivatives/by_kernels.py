@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from forde.derivatives.channels import plus, spread, wide
 from forde.derivatives.layout import in_layout_of
 
 
@@ -56,10 +57,10 @@ class _Gradient(torch.autograd.Function):
         g, y, _, mean, inverse, _, _ = ctx.saved_tensors
         to_g, to_y, to_w = (None, None, None) if v is None else _adjoint(in_layout_of(v, y), *ctx.saved_tensors)
         if of_gw is not None:  # gw = Σ g x̂
-            to_g = _sum(to_g, _spread(of_gw * inverse, y) * (_wide(y) - _spread(mean, y)))
-            to_y = _sum(to_y, _project(g, y, of_gw, mean, inverse)[0])
+            to_g = plus(to_g, spread(of_gw * inverse, y) * (wide(y) - spread(mean, y)))
+            to_y = plus(to_y, _project(g, y, of_gw, mean, inverse)[0])
         if of_gb is not None:  # gb = Σ g
-            to_g = _sum(to_g, _spread(of_gb, y).expand_as(y))
+            to_g = plus(to_g, spread(of_gb, y).expand_as(y))
         return None if to_g is None else to_g.to(g.dtype), None if to_y is None else to_y.to(y.dtype), to_w, None, None
 
 
@@ -98,8 +99,8 @@ def _adjoint(  # noqa: PLR0917
     of_v, of_g = factor * sum_gx, factor * sum_vx
     of_y = s.sub(both, alpha=2 / n).mul_(factor).mul_(inverse)
     rest = (of_v * sum_v).addcmul_(of_g, sum_g).div_(n).addcmul_(of_y, mean)
-    to_y = torch.addcmul(_spread(rest, y), _wide(v), _spread(of_v, y), value=-1)
-    to_y.addcmul_(_wide(g), _spread(of_g, y), value=-1).addcmul_(_wide(y), _spread(of_y, y), value=-1)
+    to_y = torch.addcmul(spread(rest, y), wide(v), spread(of_v, y), value=-1)
+    to_y.addcmul_(wide(g), spread(of_g, y), value=-1).addcmul_(wide(y), spread(of_y, y), value=-1)
     return to_g, to_y, None if weight is None else s.mul_(inverse)
 
 
@@ -146,16 +147,3 @@ def relu(x: Tensor, inplace: bool = False) -> Tensor:
     """
     rectified: Tensor = _Rectify.apply(x, inplace)
     return rectified
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.itemsize < 4 else tensor
-
-
-def _spread(channels: Tensor, y: Tensor) -> Tensor:
-    """`[C]` → `[1, C, 1, ...]`."""
-    return channels.view(1, -1, *[1] * (y.dim() - 2))
-
-
-def _sum(total: Tensor | None, term: Tensor) -> Tensor:
-    return term if total is None else total + term

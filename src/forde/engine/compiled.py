@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, fx
 from torch.optim import Optimizer
 
+from forde.engine.agreement import disagreement, gradients_by_name
 from forde.engine.base import Batch, Forward, Memory, Precision, StepReport, random_state, set_random_state
 from forde.engine.captured import CapturedSteps, Replay
 from forde.engine.eager import EagerEngine
@@ -44,10 +45,6 @@ SECONDS_TO_COMPILE = 1.5
 """For each layer with parameters: 63 s for ResNet18 under FoRDE, on 16 cores."""
 WARM_UP_STEPS = 2
 """Compiled steps before the capture, in which allocations and algorithm choices settle."""
-AGREEMENT, ROUGH_AGREEMENT = 2e-2, 0.7
-"""Largest relative difference of a member's gradient from the plain engine's; rough where it is in bfloat16 or TF32,
-whose rounding alone moves the gradient of a deep network with BatchNorm by a quarter."""
-
 READ_AT_ONCE = 8
 """With the compiler's own 4, the input of a ReLU behind BatchNorm would be written to memory and read three times
 instead of computed anew; numbers per channel count as much as whole images."""
@@ -103,6 +100,10 @@ class _Compiled(CapturedSteps):
         self._current: _Kind | None = None
         self._new_buffers: list[tuple[list[Tensor], Sequence[Tensor]]] = []
         self._metric, self._comparison = _metric_apart(self.method, self.ensemble)
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """Set up what the plain engine has otherwise."""
 
     def close(self) -> None:
         self._kinds.clear()
@@ -209,7 +210,7 @@ class _Compiled(CapturedSteps):
         buffers = [b for unit in range(len(self.groups)) for b in self.buffers(unit).values()]
         before, random = [b.clone() for b in buffers], random_state(x.device)
         z = self._plain(x, y, factor, step=0).z
-        expected = _snapshot(self.groups)
+        expected = gradients_by_name(self.groups)
         moved, drawn = [b.clone() for b in buffers], random_state(x.device)
         _restore(buffers, before)
         set_random_state(random, x.device)
@@ -225,7 +226,7 @@ class _Compiled(CapturedSteps):
                     _restore(buffers, before)
                     self._compiled(kind, x, y, factor, step=0)
             if not any(program.traced.random for program in kind.programs):
-                reason = self._disagreement(expected, buffers, moved)
+                reason = disagreement(self.groups, expected, buffers, moved, rough=self._is_rough)
                 if all(torch.equal(a, b) for a, b in zip(random, drawn, strict=True)) is False:
                     reason = reason or "it draws random numbers that the trace does not show"
         except FordeError:
@@ -290,6 +291,12 @@ class _Compiled(CapturedSteps):
                 programs.append(shared[key])
         return programs
 
+    @property
+    def _is_rough(self) -> bool:
+        """Whether convolutions are of bfloat16 or TensorFloat-32."""
+        tf32 = self.ensemble.device.type == "cuda" and torch.backends.cudnn.allow_tf32
+        return tf32 or self.precision == "bf16"
+
     def _state(self, unit: int) -> list[Tensor]:
         """What a unit's program is given before metric and batch."""
         return [*self.groups[unit].values(), *self.frozen(unit).values(), *self.buffers(unit).values()]
@@ -297,27 +304,6 @@ class _Compiled(CapturedSteps):
     def _fused(self, graph: fx.GraphModule, *, twice: bool = False) -> Callable[..., Sequence[Tensor]]:
         """`twice` where BatchNorm and ReLU are the formulas of `derivatives/by_formulas.py`."""
         return fused(graph, read_at_once=READ_AT_ONCE if twice else None) if self.fuse else graph
-
-    def _disagreement(
-        self, expected: list[dict[str, Tensor]], buffers: list[Tensor], moved: list[Tensor]
-    ) -> str | None:
-        """What the compiled step computes differently from the plain one, or None."""
-        tf32 = self.ensemble.device.type == "cuda" and torch.backends.cudnn.allow_tf32
-        tolerance = ROUGH_AGREEMENT if tf32 or self.precision == "bf16" else AGREEMENT
-        for unit, group in enumerate(self.groups):
-            if {n for n, p in group.items() if p.grad is not None} != set(expected[unit]):
-                return f"other parameters of unit {unit} have gradients (does the forward pass branch in Python?)"
-            distances = [(group[n].grad - g).double().norm() for n, g in expected[unit].items()]  # type: ignore[operator]
-            sizes = [g.double().norm() for g in expected[unit].values()]
-            if not sizes:
-                continue
-            error, size = torch.stack(distances).norm(), torch.stack(sizes).norm()
-            if not float(error) <= tolerance * float(size) + 1e-12:
-                return f"its gradient differs by {float(error / size):.1%} (does the forward pass branch in Python?)"
-        for found, wanted in zip(buffers, moved, strict=True):
-            if not torch.allclose(found.double(), wanted.double(), rtol=tolerance, atol=tolerance):
-                return "it leaves other values in the network's buffers"
-        return None
 
     def _forward_unit(self, unit: int, x: Tensor, y: Tensor, *, repel: bool) -> Forward:
         if self._current is None:
@@ -402,18 +388,11 @@ class CompiledEngine(_Compiled, EagerEngine):
     torch.Size([2])
     """
 
-    def __init__(
-        self,
-        ensemble: Ensemble,
-        method: Method,
-        precision: Precision = "float32",
-        memory: Memory = "speed",
-        *,
-        steps: int | None = None,
-    ) -> None:
-        super().__init__(ensemble, method, precision, memory, steps=steps)
+    def _take_over(self) -> None:
         self.cheap_convolutions = True
-        _store_weights(ensemble, torch.channels_last)  # how tensor cores and a CPU's convolutions read them fastest
+        _store_weights(
+            self.ensemble, torch.channels_last
+        )  # how tensor cores and a CPU's convolutions read them fastest
 
     def close(self) -> None:
         _store_weights(self.ensemble, torch.contiguous_format)
@@ -462,11 +441,6 @@ def _store_weights(ensemble: Ensemble, layout: torch.memory_format) -> None:
     for parameter in ensemble.parameters():
         if parameter.dim() == 4:
             parameter.data = parameter.data.contiguous(memory_format=layout)
-
-
-def _snapshot(groups: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """Gradients by unit and name."""
-    return [{name: p.grad for name, p in group.items() if p.grad is not None} for group in groups]
 
 
 def _restore(buffers: list[Tensor], values: list[Tensor]) -> None:
