@@ -390,9 +390,8 @@ class CompiledEngine(_Compiled, EagerEngine):
 
     def _take_over(self) -> None:
         self.cheap_convolutions = True
-        _store_weights(
-            self.ensemble, torch.channels_last
-        )  # how tensor cores and a CPU's convolutions read them fastest
+        # How tensor cores and a CPU's convolutions read them fastest.
+        _store_weights(self.ensemble, torch.channels_last)
 
     def close(self) -> None:
         _store_weights(self.ensemble, torch.contiguous_format)
