@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import forde
 from forde.engine import CompiledEngine, CompiledStackEngine, EagerEngine, Engine, VectorizedEngine
+from forde.engine.tracing import trace
 from forde.kernels import RBF
 from forde.models import MLP
 from forde.priors import TrainingData
@@ -144,6 +145,27 @@ def test_gradient_of_every_model(model: str, device: str) -> None:
             gradient_and_buffers(engine if device == "cuda" else without_compiler(engine), x, y), exact, strict=True
         ):
             assert float((found - expected).norm() / expected.norm()) < 1e-4, type(engine)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_ran_before_does_not_change_the_trace(device: str) -> None:
+    """Otherwise compilers would not find it in their caches. On a GPU autograd works in several threads."""
+    ensemble = forde.Ensemble(MODELS["wrn16-4"][0], 2).to(device).train()
+    engine = CompiledEngine(ensemble, forde.method("forde-identity"))
+    x, y = torch.randn(4, 3, 8, 8, device=device), torch.tensor([0, 1, 2, 0], device=device)
+
+    def traced() -> list[str]:
+        found = trace(engine, 0, engine._laid_out(x), y, x.flatten(1), metric=None, fused=True, recompute=False)
+        assert found.second is not None
+        return [found.first.code, found.second.code]
+
+    engine.checks = False
+    first = traced()
+    engine._plain(x, y, 1.0, step=0)
+    assert traced() == first
+    for _ in range(3):
+        EagerEngine(ensemble, forde.method("forde-identity")).step(x, y)
+    assert traced() == first
 
 
 @pytest.mark.slow

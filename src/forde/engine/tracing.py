@@ -155,7 +155,9 @@ def _seen(z: Tensor | None, matrices: list[Tensor]) -> Tensor | None:
 
 def _record(function: Callable[..., list[Tensor]], arguments: tuple[Any, ...]) -> fx.GraphModule:
     """The operations of a function, mutations removed."""
-    once = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
+    # In one thread autograd's order depends on the function alone, and so does what compilers find in their caches.
+    with torch.autograd.set_multithreading_enabled(False):
+        once = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
     # A second pass over plain operations: autograd and functionalisation do not nest.
     graph: fx.GraphModule = make_fx(
         functionalize(once, remove="mutations"), tracing_mode="fake", _allow_non_fake_inputs=True
