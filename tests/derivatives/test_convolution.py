@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import forde
-from forde.derivatives.convolution import _InputGradient, _WeightGradient
 from forde.derivatives.twice_differentiable import TwiceDifferentiable
 from forde.engine import EagerEngine
 
@@ -45,24 +46,28 @@ def derivatives(function: Callable[..., Tensor], options: dict[str, int]) -> lis
     return [y.detach(), gx.detach(), *first, *second]
 
 
+@pytest.mark.parametrize("for_compiler", [False, True])
 @pytest.mark.parametrize("options", GEOMETRIES, ids=str)
 @pytest.mark.parametrize("function", PLAIN + TRANSPOSED, ids=lambda f: f.__name__)
-def test_all_derivatives_equal_torch(function: Callable[..., Tensor], options: dict[str, int]) -> None:
+def test_all_derivatives_equal_torch(
+    function: Callable[..., Tensor], options: dict[str, int], for_compiler: bool
+) -> None:
     expected = derivatives(function, options)
-    with TwiceDifferentiable():
+    with TwiceDifferentiable(for_compiler=for_compiler):
         found = derivatives(function, options)
     assert torch.equal(found[0], expected[0])
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("for_compiler", [False, True])
 @pytest.mark.parametrize("function", [F.conv2d, F.conv_transpose1d], ids=lambda f: f.__name__)
-def test_finite_differences(function: Callable[..., Tensor]) -> None:
+def test_finite_differences(function: Callable[..., Tensor], for_compiler: bool) -> None:
     x, w, b = tensors(function, 2)
     x, w = x[:1, :, :4].requires_grad_(), w.requires_grad_()
 
     def call(x: Tensor, w: Tensor) -> Tensor:
-        with TwiceDifferentiable():
+        with TwiceDifferentiable(for_compiler=for_compiler):
             return function(x, w, b, stride=2, padding=1, groups=2)
 
     assert torch.autograd.gradcheck(call, (x, w))
@@ -80,34 +85,43 @@ def test_other_calls_go_through() -> None:
         assert torch.equal(F.relu(x), x.clamp_min(0))
 
 
-@pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Gradients of convolutions in the order in which they are computed."""
-    calls: list[str] = []
-    for name, function in (("input", _InputGradient), ("weight", _WeightGradient)):
-        original = function.apply
-        monkeypatch.setattr(function, "apply", lambda *a, n=name, f=original: calls.append(n) or f(*a))
-    return calls
+class Computed(TorchDispatchMode):
+    """Gradients of convolutions in the order in which they are computed; those of inputs as transposed ones, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gradients: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.convolution.default and args[6]:
+            self.gradients.append("input")
+        if func is torch.ops.aten.convolution_backward.default:
+            self.gradients += [name for name, mask in zip(("input", "weight"), args[-1], strict=False) if mask]
+        return func(*args, **(kwargs or {}))
 
 
-def test_input_gradients_do_not_compute_weight_gradients(computed: list[str]) -> None:
+@pytest.mark.parametrize("for_compiler", [False, True])
+def test_input_gradients_do_not_compute_weight_gradients(for_compiler: bool) -> None:
     x, w, _ = tensors(F.conv2d, 1)
-    with TwiceDifferentiable():
+    with TwiceDifferentiable(for_compiler=for_compiler):
         y = F.conv2d(x.requires_grad_(), w.requires_grad_())
-    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    assert computed == ["input"]
+    with Computed() as computed:
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    assert computed.gradients == ["input"]
     gradient.sum().backward()
     assert w.grad is not None
 
 
-def test_weight_gradients_do_not_compute_that_of_the_batch(computed: list[str]) -> None:
+@pytest.mark.parametrize("for_compiler", [False, True])
+def test_weight_gradients_do_not_compute_that_of_the_batch(for_compiler: bool) -> None:
     """A training step never needs the gradient of the loss with respect to the images."""
     x, w, _ = tensors(F.conv2d, 1)
     second = torch.randn(2, 4, 2, 2, dtype=torch.float64, requires_grad=True)
-    with TwiceDifferentiable():
+    with TwiceDifferentiable(for_compiler=for_compiler):
         y = F.conv2d(F.conv2d(x.requires_grad_(), w.requires_grad_()), second)
-    torch.autograd.backward(y.sum(), inputs=[w, second])
-    assert sorted(computed) == ["input", "weight", "weight"] and x.grad is None
+    with Computed() as computed:
+        torch.autograd.backward(y.sum(), inputs=[w, second])
+    assert sorted(computed.gradients) == ["input", "weight", "weight"] and x.grad is None
 
 
 @pytest.mark.parametrize("channels", [1, 3])

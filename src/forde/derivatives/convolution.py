@@ -9,6 +9,9 @@ arguments, and the adjoint of each is made of the other two:
 
 so derivatives of every order are ordinary convolution calls. torch's own double backward computes the term for w as a
 convolution whose kernel is as large as the image, which is many times slower.
+
+A compiler is given all of these as separate operations. Without one each function in Python costs time, so there is
+one only: dgrad is torch's transposed convolution, which torch knows how to differentiate once more.
 """
 
 from __future__ import annotations
@@ -91,6 +94,42 @@ class _WeightGradient(torch.autograd.Function):
         )
 
 
+class _ConvolveEagerly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.geometry = geometry
+        return torch.ops.aten.convolution(x, w, bias, *geometry)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (g,), (x, w), geometry = gradients, ctx.saved_tensors, ctx.geometry
+        of_x, of_w, of_bias = wanted(ctx, 3)
+        g = in_layout_of(g, x)
+        dx = dw = None
+        if torch.is_grad_enabled():  # to be differentiated again
+            if of_x:
+                dx = torch.ops.aten.convolution(g, w, None, *_adjoint(geometry, x, g, w))
+                if dx.requires_grad and x.device.type == "cpu":
+                    dx.register_hook(lambda v: None if v is None else in_layout_of(v, x))
+            if of_w:
+                dw = torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (False, True, False))[1]
+        elif of_x or of_w:
+            dx, dw, _ = torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (of_x, of_w, False))
+        return dx, dw, g.sum([axis for axis in range(g.dim()) if axis != 1]) if of_bias else None, None
+
+
+def _adjoint(geometry: Geometry, x: Tensor, g: Tensor, w: Tensor) -> Geometry:
+    """Of the convolution that takes g `[B, O, ...]` back to x `[B, C, ...]`, with the same weights."""
+    stride, padding, dilation, transposed, _, groups = geometry
+    if transposed:
+        return Geometry(stride, padding, dilation, False, (0,) * len(stride), groups)
+    sizes = zip(x.shape[2:], g.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
+    # Pixels at the end of x that a convolution in strides did not reach.
+    rest = tuple(n - ((m - 1) * s - 2 * p + d * (k - 1) + 1) for n, m, k, s, p, d in sizes)
+    return Geometry(stride, padding, dilation, True, rest, groups)
+
+
 PLAIN = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 TRANSPOSED = {torch.conv_transpose1d: 1, torch.conv_transpose2d: 2, torch.conv_transpose3d: 3}
 
@@ -105,6 +144,8 @@ def plain(  # noqa: PLR0917  (torch's own order of arguments)
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
+    *,
+    for_compiler: bool = False,
 ) -> Tensor:
     """As `torch.conv1d`, `conv2d` or `conv3d`, whichever `func` is (of `dims` dimensions).
 
@@ -119,7 +160,7 @@ def plain(  # noqa: PLR0917  (torch's own order of arguments)
         return func(input, weight, bias, stride, padding, dilation, groups)
     zeros = (0,) * dims
     geometry = Geometry(each(stride, dims), each(padding, dims), each(dilation, dims), False, zeros, groups)
-    return _convolve(input, weight, bias, geometry)
+    return _convolve(input, weight, bias, geometry, for_compiler=for_compiler)
 
 
 def transposed(  # noqa: PLR0917  (torch's own order of arguments)
@@ -133,6 +174,8 @@ def transposed(  # noqa: PLR0917  (torch's own order of arguments)
     output_padding: Any = 0,
     groups: int = 1,
     dilation: Any = 1,
+    *,
+    for_compiler: bool = False,
 ) -> Tensor:
     """As `torch.conv_transpose1d`, `conv_transpose2d` or `conv_transpose3d`, whichever `func` is.
 
@@ -145,7 +188,7 @@ def transposed(  # noqa: PLR0917  (torch's own order of arguments)
     geometry = Geometry(
         each(stride, dims), each(padding, dims), each(dilation, dims), True, each(output_padding, dims), groups
     )
-    return _convolve(input, weight, bias, geometry)
+    return _convolve(input, weight, bias, geometry, for_compiler=for_compiler)
 
 
 def each(value: Any, dims: int) -> tuple[int, ...]:
@@ -158,10 +201,10 @@ def each(value: Any, dims: int) -> tuple[int, ...]:
     return values * dims if len(values) == 1 else values
 
 
-def _convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+def _convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry, *, for_compiler: bool) -> Tensor:
     kind = x.device.type
     if torch.is_autocast_enabled(kind):  # autocast does not look inside our functions
         dtype = torch.get_autocast_dtype(kind)
         x, w, bias = x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
-    y: Tensor = _Convolve.apply(x, w, bias, geometry)
+    y: Tensor = (_Convolve if for_compiler else _ConvolveEagerly).apply(x, w, bias, geometry)
     return y

@@ -22,7 +22,7 @@ class TwiceDifferentiable(TorchFunctionMode):
     """Inside, convolutions, BatchNorm, ReLU, maxima and means have a cheap second derivative, and the same values.
 
     Args:
-        for_compiler: write BatchNorm out as formulas that a compiler can merge.
+        for_compiler: write BatchNorm and every derivative out as operations that a compiler can merge.
 
     >>> x, w = torch.randn(2, 3, 8, 8, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
     >>> with TwiceDifferentiable():
@@ -40,9 +40,9 @@ class TwiceDifferentiable(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in PLAIN:
-            return plain(func, PLAIN[func], *args, **kwargs)
+            return plain(func, PLAIN[func], *args, **kwargs, for_compiler=self.for_compiler)
         if func in TRANSPOSED:
-            return transposed(func, TRANSPOSED[func], *args, **kwargs)
+            return transposed(func, TRANSPOSED[func], *args, **kwargs, for_compiler=self.for_compiler)
         if func is F.batch_norm:
             return _batch_norm(self, *args, **kwargs)
         if func in RECTIFIERS:
