@@ -18,6 +18,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "feature-rde, as in the authors' code": ("feature-rde", {"official_smallest": True, "official_square": True}),
     "forde-tuned, paper's formula": ("forde-tuned", {"harmonic": True}),
     "forde-pca, rank 3": ("forde-pca", {"rank": 3}),
+    "forde-pca, on a quarter of the batch": ("forde-pca", {"repulsion_fraction": 0.25}),
+    "feature-rde, on half of the batch": ("feature-rde", {"repulsion_fraction": 0.5}),
     "forde-identity, log-probability": ("forde-identity", {"output": "log_prob"}),
     "forde-identity, bandwidth per sample": ("forde-identity", {"bandwidth": "per_sample"}),
     "function-rde, probabilities": ("function-rde", {"of": "probs"}),

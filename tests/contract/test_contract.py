@@ -139,7 +139,8 @@ def test_zero_repulsion_is_the_deep_ensemble_bit_for_bit(case: str, network: str
 def test_cheap_repulsion_at_its_defaults_is_the_plain_method(case: str, network: str) -> None:
     data = make_data(network)
     states = []
-    for options in ({}, {"repulsion_every": 1, "repulsion_fraction": 1.0, "repulsion_weight": lambda epoch: 1.0}):
+    fraction = METHODS[case][1].get("repulsion_fraction", 1.0)
+    for options in ({}, {"repulsion_every": 1, "repulsion_fraction": fraction, "repulsion_weight": lambda epoch: 1.0}):
         ensemble = make_ensemble(network)
         forde.fit(ensemble, make_method(case, **options), data, **FIT)
         states.append(state_of(ensemble))
@@ -259,6 +260,8 @@ def test_gradient_against_finite_differences(case: str, network: str) -> None:
         for prior in method.priors:
             value = value + weight_prior(prior, ensemble.members[i])
         if base is not None:
+            if engine.repels_apart:
+                view = engine._view(i, *engine.part_that_repels(x, y), repel=True)
             z = base.clone()
             z[i] = method.space.represent(view).detach()
             value = value + 0.5 * energy(i, z)

@@ -15,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -284,7 +284,14 @@ class Engine(ABC):
         return happened
 
     def _forward_unit(self, unit: int, x: Tensor, y: Tensor, *, repel: bool) -> Forward:
-        """Phase 1 of one unit. Without repulsion its gradients are left in `.grad` at once."""
+        """Phase 1 of one unit. Gradients of what does not repel are left in `.grad` at once."""
+        if repel and self.repels_apart:
+            whole = self._forward_pass(unit, x, y, repel=False)
+            part = self._forward_pass(unit, *self.part_that_repels(x, y), repel=True)
+            return replace(part, losses=whole.losses)
+        return self._forward_pass(unit, x, y, repel=repel)
+
+    def _forward_pass(self, unit: int, x: Tensor, y: Tensor, *, repel: bool) -> Forward:
         start = None if not repel or self._keeps_graph(unit) else self._start(unit, x, y)
         graph = self.differentiable(unit, x, y, repel=repel)
         if not repel:
@@ -309,7 +316,7 @@ class Engine(ABC):
         kept = self._kept.pop(unit)
         graph = self._again(unit, kept) if isinstance(kept, _Start) else kept
         inputs = list(self.groups[unit].values())
-        roots, seeds = [graph.objective], [torch.ones_like(graph.objective)]
+        roots, seeds = ([], []) if self.repels_apart else ([graph.objective], [torch.ones_like(graph.objective)])
         assert graph.z is not None
         repulsion: Sequence[Tensor | None] = ()
         with self._explaining():
@@ -317,7 +324,8 @@ class Engine(ABC):
                 repulsion = torch.autograd.grad([graph.z], inputs, [cotangent], allow_unused=True, retain_graph=True)
             else:
                 roots, seeds = [*roots, graph.z], [*seeds, cotangent]
-            torch.autograd.backward(roots, seeds, inputs=inputs)
+            if roots:
+                torch.autograd.backward(roots, seeds, inputs=inputs)
         return repulsion
 
     def _keeps_graph(self, unit: int) -> bool:
@@ -353,14 +361,19 @@ class Engine(ABC):
     def differentiable(
         self, unit: int, x: Tensor, y: Tensor, *, repel: bool, tensors: dict[str, Tensor] | None = None
     ) -> Differentiable:
-        """One unit's forward pass, loss and representation, with its own parameters or with those given."""
-        view = self._view(unit, x, y, repel=repel, tensors=tensors)
+        """One unit's forward pass, loss and representation, with its own parameters or with those given.
+
+        Where members repel apart, the pass for the loss is one that does not repel, on the whole batch, and the one
+        that repels is on a part of it and leaves BatchNorm's statistics as they are.
+        """
+        with still_statistics(self._modules(unit)) if repel and self.repels_apart else nullcontext():
+            view = self._view(unit, x, y, repel=repel, tensors=tensors)
         loss = view.loss()
         energies = [view.part(energy) for prior in self.method.priors if (energy := prior.energy(view)) is not None]
         objective = sum(energies, loss)
         if not repel:
             return Differentiable(loss, objective, None, None)
-        z, gradient = self._represent(unit, view, loss, objective, tensors)
+        z, gradient = self._represent(view, loss, objective)
         return Differentiable(loss, objective, z, gradient)
 
     def _view(self, unit: int, x: Tensor, y: Tensor, *, repel: bool, tensors: dict[str, Tensor] | None = None) -> View:
@@ -381,17 +394,10 @@ class Engine(ABC):
             self.ensemble.likelihood.check_output(view.output[0] if view.stacked else view.output, y)
         return view
 
-    def _represent(
-        self, unit: int, view: View, loss: Tensor, objective: Tensor, tensors: dict[str, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """z with its graph, and ∂loss/∂z where wanted; from a smaller forward pass with `repulsion_fraction`."""
+    def _represent(self, view: View, loss: Tensor, objective: Tensor) -> tuple[Tensor, Tensor | None]:
+        """z with its graph, and ∂loss/∂z where wanted."""
         space = self.method.space
         assert space is not None
-        if space.uses_batch and self.method.repulsion_fraction < 1:
-            x, y = self._samples_that_repel(view)
-            with still_statistics(self._modules(unit)):
-                view = self._view(unit, x, y, repel=True, tensors=tensors)
-            loss = view.loss()
         with explaining_second_derivatives():
             z = space.represent(view)
         if space.needs_input_gradient and not self._graph_checked:
@@ -404,10 +410,16 @@ class Engine(ABC):
         (gradient,) = torch.autograd.grad(of.sum(), space.source(view), retain_graph=True)
         return z, gradient.detach().reshape(z.shape).to(z.dtype)
 
-    def _samples_that_repel(self, view: View) -> tuple[Tensor, Tensor]:
-        n = self._number_that_repel(len(view.y))
-        x = view.x.detach()
-        return (x[0, :n] if view.stacked else x[:n]), view.y[:n]
+    @property
+    def repels_apart(self) -> bool:
+        """Whether representations come from a forward pass of their own, on a part of the batch."""
+        space = self.method.space
+        return space is not None and space.uses_batch and self.method.repulsion_fraction < 1
+
+    def part_that_repels(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Of a batch `[B, ...]`."""
+        n = self._number_that_repel(len(y))
+        return x[:n], y[:n]
 
     def _number_that_repel(self, batch_size: int) -> int:
         return max(1, math.ceil(self.method.repulsion_fraction * batch_size))

@@ -88,13 +88,14 @@ class ShardedEngine(EagerEngine):
             view = super()._run(unit, x, y, tensors)
         return replace(view, share=1 / data.size)
 
-    def _samples_that_repel(self, view: View) -> tuple[Tensor, Tensor]:
+    def part_that_repels(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """This process's samples of the part of the whole batch, not of its own."""
         assert self._batch is not None
-        x, y = self._batch
-        assert isinstance(x, Tensor) and isinstance(y, Tensor)
-        n = self._number_that_repel(len(y))
-        part = self._samples(n, f"part that repels (repulsion_fraction={self.method.repulsion_fraction})")
-        return x[:n][part].detach(), y[:n][part]
+        batch_x, batch_y = self._batch
+        assert isinstance(batch_x, Tensor) and isinstance(batch_y, Tensor)
+        x, y = super().part_that_repels(batch_x, batch_y)
+        part = self._samples(len(y), f"part that repels (repulsion_fraction={self.method.repulsion_fraction})")
+        return x[part], y[part]
 
     def forward(self, x: Batch, y: Batch, *, repel: bool) -> Forward:
         """Phase 1 of this process, then all that the others found: losses `[M]` and z of all members and samples."""

@@ -88,14 +88,17 @@ def trace(
         with torch.enable_grad():
             leaves = {name: tensors[name].detach().requires_grad_() for name in parameters}
             moving = {name: tensors[name].clone() for name in buffers}
-            graph = engine.differentiable(unit, x, y, repel=repel, tensors={**tensors, **leaves, **moving})
+            own, two_passes = {**tensors, **leaves, **moving}, repel and engine.repels_apart
+            graph = compared = engine.differentiable(unit, x, y, repel=repel and not two_passes, tensors=own)
+            if two_passes:
+                compared = engine.differentiable(unit, *engine.part_that_repels(x, y), repel=True, tensors=own)
             lead = graph.losses.dim()
             told = [graph.losses.reshape(-1)]
-            z = _seen(graph.z, matrices)
-            for tensor in (z, graph.loss_gradient):
+            z = _seen(compared.z, matrices)
+            for tensor in (z, compared.loss_gradient):
                 if tensor is not None:
                     told.append(tensor if lead else tensor.unsqueeze(0))
-            results.has_loss_gradient = graph.loss_gradient is not None
+            results.has_loss_gradient = compared.loss_gradient is not None
             roots, seeds = [graph.objective], [torch.ones_like(graph.objective)]
             apart: Sequence[Tensor | None] = [None] * len(leaves)
             if z is not None:
