@@ -321,6 +321,22 @@ class TestFit:
                     assert not (moved & ~seen[i]).any()
 
 
+@pytest.mark.parametrize(("steps", "compiles"), [(10, False), (10**7, True)])
+def test_compiles_only_in_runs_that_are_long_enough(
+    steps: int, compiles: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "forde")
+    x, y = make_data("mlp")
+    engine = without_compiler(CompiledEngine(make_ensemble("mlp").train(), forde.method("forde-identity"), steps=steps))
+    for step in range(3):
+        engine.step(x, y, step=step)
+        assert not engine._kinds, "the first steps are timed"
+    engine.step(x, y, step=3)
+    assert bool(engine._kinds) == compiles
+    said = "engine: compiled, which takes about" if compiles else "engine: eager after all, compiling would take"
+    assert said in caplog.text
+
+
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 def test_one_member_does_not_repel(engine: str) -> None:
     x, y = torch.randn(24, 6), torch.arange(24) % 3

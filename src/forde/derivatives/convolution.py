@@ -52,7 +52,7 @@ class _Convolve(torch.autograd.Function):
         return (
             _InputGradient.apply(g, w, x, ctx.geometry) if of_x else None,
             _WeightGradient.apply(g, x, w, ctx.geometry) if of_w else None,
-            g.sum([axis for axis in range(g.dim()) if axis != 1]) if of_bias else None,
+            _bias_gradient(g) if of_bias else None,
             None,
         )
 
@@ -94,13 +94,7 @@ class _WeightGradient(torch.autograd.Function):
         )
 
 
-class _ConvolveEagerly(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-        ctx.save_for_backward(x, w)
-        ctx.geometry = geometry
-        return torch.ops.aten.convolution(x, w, bias, *geometry)
-
+class _ConvolveEagerly(_Convolve):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (g,), (x, w), geometry = gradients, ctx.saved_tensors, ctx.geometry
@@ -116,7 +110,11 @@ class _ConvolveEagerly(torch.autograd.Function):
                 dw = torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (False, True, False))[1]
         elif of_x or of_w:
             dx, dw, _ = torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (of_x, of_w, False))
-        return dx, dw, g.sum([axis for axis in range(g.dim()) if axis != 1]) if of_bias else None, None
+        return dx, dw, _bias_gradient(g) if of_bias else None, None
+
+
+def _bias_gradient(g: Tensor) -> Tensor:
+    return g.sum([axis for axis in range(g.dim()) if axis != 1])
 
 
 def _adjoint(geometry: Geometry, x: Tensor, g: Tensor, w: Tensor) -> Geometry:

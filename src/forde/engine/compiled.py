@@ -9,7 +9,6 @@ the log says why.
 from __future__ import annotations
 
 import logging
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from forde.engine.eager import EagerEngine
 from forde.engine.exchange import exchange
 from forde.engine.fusing import can_fuse, fused
 from forde.engine.tracing import Traced, trace, trace_exchange
+from forde.engine.trial import Trial, seconds_to_compile
 from forde.engine.vectorized import VectorizedEngine, alike
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
@@ -38,11 +38,6 @@ from forde.rules import Forces
 
 log = logging.getLogger(__name__)
 
-TRIALS = 3
-SAVED_SHARE = 0.6
-"""Of a plain step's time, what a compiled one saves at least."""
-SECONDS_TO_COMPILE = 1.5
-"""For each layer with parameters: 63 s for ResNet18 under FoRDE, on 16 cores."""
 WARM_UP_STEPS = 2
 """Compiled steps before the capture, in which allocations and algorithm choices settle."""
 READ_AT_ONCE = 8
@@ -93,8 +88,7 @@ class _Compiled(CapturedSteps):
         steps: int | None = None,
     ) -> None:
         super().__init__(ensemble, method, precision, memory)
-        self._to_pay_within = steps
-        self._trials: list[float] = []
+        self._trial = None if steps is None else Trial(steps)
         self.fuse = can_fuse(self.ensemble.device)
         self._kinds: dict[Key, _Kind] = {}
         self._current: _Kind | None = None
@@ -131,14 +125,14 @@ class _Compiled(CapturedSteps):
     def _run_step(
         self, x: Batch, y: Batch, factor: float | Tensor | None, step: int, optimizer: Optimizer | None
     ) -> StepReport:
-        if self._to_pay_within is not None:
-            return self._trial(x, y, factor, step, optimizer)
+        if self._trial is not None:
+            report = self._trial.time(lambda: self._plain_step(x, y, factor, step, optimizer), self.ensemble.device)
+            if self._trial.over:
+                self._decide(self._trial)
+            return report
         kind = self._kind(x, y, factor)
         if kind is None:
-            report = self._plain(x, y, factor, step)
-            if optimizer is not None:
-                optimizer.step()
-            return report
+            return self._plain_step(x, y, factor, step, optimizer)
         assert isinstance(x, Tensor) and isinstance(y, Tensor)
         if x.device.type != "cuda":
             return self._compiled(kind, x, y, factor, step)
@@ -154,27 +148,21 @@ class _Compiled(CapturedSteps):
                 return self._run_step(x, y, factor, step, optimizer)
         return self._replay(kind.replays[inside], x, y, factor, step, optimizer)
 
-    def _trial(
-        self, x: Batch, y: Batch, factor: float | Tensor | None, step: int, optimizer: Optimizer | None
-    ) -> StepReport:
-        """A plain step on the clock; after a few of them, decide whether compiling pays."""
-        assert self._to_pay_within is not None
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        report = self._plain(x, y, factor, step)
-        if optimizer is not None:
-            optimizer.step()
-        torch.cuda.synchronize()
-        self._trials.append(time.perf_counter() - started)
-        if len(self._trials) < TRIALS:
-            return report
-        saved = (self._to_pay_within - TRIALS) * statistics.median(self._trials) * SAVED_SHARE
-        cost = sum(SECONDS_TO_COMPILE * bool(list(m.parameters(recurse=False))) for m in self._modules(0).modules())
-        self._to_pay_within = None
+    def _decide(self, trial: Trial) -> None:
+        """Compile from the next step on, or never."""
+        saved, cost = trial.saved(), seconds_to_compile(self._modules(0))
+        self._trial = None
         if saved > cost:
             log.info("engine: compiled, which takes about %.0f s and saves about %.0f s", cost, saved)
         else:
             self._give_up(f"compiling would take about {cost:.0f} s and save about {saved:.0f} s")
+
+    def _plain_step(
+        self, x: Batch, y: Batch, factor: float | Tensor | None, step: int, optimizer: Optimizer | None
+    ) -> StepReport:
+        report = self._plain(x, y, factor, step)
+        if optimizer is not None:
+            optimizer.step()
         return report
 
     def _plain(self, x: Batch, y: Batch, factor: float | Tensor | None, step: int) -> StepReport:
