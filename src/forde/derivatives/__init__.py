@@ -5,7 +5,8 @@ and stacked layers take many times what their arithmetic asks for. Inside of `Tw
 """
 
 from forde.derivatives.cudnn_shapes import ShapesForCudnn
+from forde.derivatives.large_convolutions import LargeConvolutions
 from forde.derivatives.stacked import Stacked
 from forde.derivatives.twice_differentiable import TwiceDifferentiable
 
-__all__ = ["ShapesForCudnn", "Stacked", "TwiceDifferentiable"]
+__all__ = ["LargeConvolutions", "ShapesForCudnn", "Stacked", "TwiceDifferentiable"]

@@ -199,6 +199,17 @@ def each(value: Any, dims: int) -> tuple[int, ...]:
     return values * dims if len(values) == 1 else values
 
 
+def in_16_bits(x: Tensor) -> bool:
+    """Whether a convolution of x is computed with 16 bits, by its type or by autocast.
+
+    >>> in_16_bits(torch.ones(1)), in_16_bits(torch.ones(1, dtype=torch.bfloat16))
+    (False, True)
+    """
+    kind = x.device.type
+    autocast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind).itemsize == 2
+    return autocast or x.itemsize == 2
+
+
 def _convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry, *, for_compiler: bool) -> Tensor:
     kind = x.device.type
     if torch.is_autocast_enabled(kind):  # autocast does not look inside our functions

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from forde.derivatives.convolution import each
+from forde.derivatives.convolution import each, in_16_bits
 
 
 class ShapesForCudnn(TorchFunctionMode):
@@ -43,9 +43,7 @@ def _convolve_in_good_shape(  # noqa: PLR0917  (torch's own order of arguments)
     groups: int = 1,
 ) -> Tensor:
     if input.is_cuda and input.dim() == 4 and groups == 1:
-        autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda").itemsize == 2
-        halved = autocast or input.itemsize == 2
-        input, weight, stride, padding = good_shape(input, weight, stride, padding, dilation, halved=halved)
+        input, weight, stride, padding = good_shape(input, weight, stride, padding, dilation, halved=in_16_bits(input))
     return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
 
 

@@ -385,14 +385,17 @@ class Engine(ABC):
             if differentiate:
                 inputs = differentiable(inputs)
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # fused attention has no second derivative
-                if self.cheap_convolutions:
-                    stack.enter_context(TwiceDifferentiable(for_compiler=self.fuse))
+                stack.enter_context(self._second_derivatives())
             if self.cheap_convolutions:
                 stack.enter_context(ShapesForCudnn())
             view = self._run(unit, inputs, y, tensors)
         if self.checks:
             self.ensemble.likelihood.check_output(view.output[0] if view.stacked else view.output, y)
         return view
+
+    def _second_derivatives(self) -> AbstractContextManager[object]:
+        """What a forward pass runs in that will be differentiated twice."""
+        return TwiceDifferentiable(for_compiler=self.fuse) if self.cheap_convolutions else nullcontext()
 
     def _represent(self, view: View, loss: Tensor, objective: Tensor) -> tuple[Tensor, Tensor | None]:
         """z with its graph, and ∂loss/∂z where wanted."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from forde.derivatives import LargeConvolutions
 from forde.engine.base import Engine, Memory, Precision
 from forde.engine.capture import capture, last_kept
 from forde.ensemble import Ensemble
@@ -17,8 +20,8 @@ from forde.spaces import View
 class EagerEngine(Engine):
     """Members one after another; their graphs are kept while they interact, or made again (`memory`).
 
-    On a CPU second derivatives are the cheap ones of `forde.derivatives`. On a GPU those would be slower here: the loop
-    waits for Python, in which they are written.
+    On a CPU second derivatives are the cheap ones of `forde.derivatives`. On a GPU only large convolutions have those:
+    others would be slower with them, because the loop waits for Python, in which they are written.
 
     >>> from torch import nn
     >>> from forde import Ensemble, method
@@ -36,6 +39,9 @@ class EagerEngine(Engine):
         self.cheap_convolutions = ensemble.device.type == "cpu"
         self.layers = [method.feature_layer(member) for member in ensemble.members]
         self.groups = [{n: p for n, p in member.named_parameters() if p.requires_grad} for member in ensemble.members]
+
+    def _second_derivatives(self) -> AbstractContextManager[object]:
+        return super()._second_derivatives() if self.cheap_convolutions else LargeConvolutions()
 
     def _inputs(self, x: Tensor) -> Tensor:
         return x
