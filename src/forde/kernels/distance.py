@@ -31,7 +31,7 @@ def squared_distances(live: Tensor, frozen: Tensor | None = None) -> Tensor:
     if live.device.type != "cpu":
         result = _SquaredDistances.apply(live, live.detach() if frozen is None else frozen.detach())
     elif frozen is None and live.shape[-1] >= WIDE:
-        result = _AmongThemselves.apply(live)
+        result = _AmongThemselves.apply(live, None)
     else:
         places = live.transpose(0, 1), (live if frozen is None else frozen).detach().transpose(0, 1)
         result = torch.cdist(*places, compute_mode="donot_use_mm_for_euclid_dist").square().permute(1, 2, 0)
@@ -42,26 +42,46 @@ WIDE = 32
 """From here on a loop over members is faster on a CPU than torch's own over all numbers (5 to 10 times at 768)."""
 
 
+def squared_distances_under(form: Tensor, z: Tensor) -> Tensor:
+    """q_ijb = (z_ib − z_jb)ᵀ S (z_ib − z_jb), S symmetric `[D, D]`: `[M, B, D]` → `[M, M, B]`; on a CPU.
+
+    The gradient is made of the same Sz as the distance. So one product per member does for both, where a root R of
+    S = RRᵀ asks for two, zR and that of the gradient with Rᵀ.
+
+    >>> squared_distances_under(torch.tensor([[2.0]]), torch.tensor([[[0.0]], [[3.0]]])).squeeze(-1)
+    tensor([[ 0., 18.],
+            [18.,  0.]])
+    """
+    result: Tensor = _AmongThemselves.apply(z, form)
+    return result
+
+
 class _AmongThemselves(torch.autograd.Function):
     """On a CPU: each pair once, and torch's loop for the gradient, which holds no differences."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor) -> Tensor:
-        ctx.save_for_backward(z)
+    def forward(ctx: Any, z: Tensor, form: Tensor | None) -> Tensor:
+        mapped = z
+        if form is not None:
+            # Differences of near-identical members are exact, those of their products are not.
+            z = z - z[0]
+            mapped = torch.stack([z[0], *(member @ form for member in z[1:])])
+        ctx.save_for_backward(mapped)
         q = z.new_zeros(len(z), len(z), z.shape[1])
         for i in range(len(z) - 1):
             difference = z[i + 1 :] - z[i]
-            q[i, i + 1 :] = q[i + 1 :, i] = torch.linalg.vecdot(difference, difference)
-        return q
+            other = difference if form is None else mapped[i + 1 :] - mapped[i]
+            q[i, i + 1 :] = q[i + 1 :, i] = torch.linalg.vecdot(difference, other)
+        return q if form is None else q.clamp_min_(0)  # unlike squares, products may round to less
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (z,) = ctx.saved_tensors
-        places, weight = z.transpose(0, 1).contiguous(), (2 * gradients[0]).permute(2, 0, 1).contiguous()
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (mapped,) = ctx.saved_tensors
+        places, weight = mapped.transpose(0, 1).contiguous(), (2 * gradients[0]).permute(2, 0, 1).contiguous()
         # Σ_j w_ij (z_i − z_j)/d_ij, with d = 1 where a distance would stand
         result: Tensor = torch.ops.aten._cdist_backward(weight, places, places, 2.0, torch.ones_like(weight))
-        return result.transpose(0, 1)
+        return result.transpose(0, 1), None
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from forde.errors import FordeError
+from forde.kernels.distance import WIDE, squared_distances, squared_distances_under
 from forde.kernels.pca import PrincipalDirections, fit_pca
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class Metric(ABC):
     @abstractmethod
     def __call__(self, s: Tensor) -> Tensor:
         """`[M, B, D]` → `[M, B, D']`."""
+
+    def squared_distances(self, z: Tensor) -> Tensor:
+        """Between members `[M, B, D]` → `[M, M, B]`; gradients flow to the first of each pair."""
+        return squared_distances(self(z))
 
     def prepare(self, batches: Callable[[], Iterator[Tensor]]) -> Self:
         """The metric fitted to the training inputs."""
@@ -63,6 +68,7 @@ class Spectral(Metric):
     _maps: dict[tuple[torch.device, torch.dtype], Tensor] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _forms: dict[torch.dtype, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     needs_training_data = True
 
@@ -77,14 +83,29 @@ class Spectral(Metric):
 
     def __call__(self, s: Tensor) -> Tensor:
         matrix = self.matrix(s.device, s.dtype)
-        if s.shape[-1] != matrix.shape[0]:
-            raise FordeError(
-                f"the metric was fitted to inputs of {matrix.shape[0]} values, but members are compared by vectors of "
-                f"{s.shape[-1]}; PCA metrics fit the input-gradient space of the same data only."
-            )
+        self._refuse_other_size(s)
         # One product per member, all of one shape: equal members then stay equal to the last bit, and so exert no
         # force, where one product over all rows may round equal rows differently.
         return torch.stack([member @ matrix for member in s])
+
+    def squared_distances(self, z: Tensor) -> Tensor:
+        if z.device.type != "cpu" or z.shape[-1] < WIDE:
+            return super().squared_distances(z)
+        matrix = self.matrix(z.device, z.dtype)
+        self._refuse_other_size(z)
+        if 2 * matrix.shape[1] <= matrix.shape[0]:  # two products with few directions are less work
+            return super().squared_distances(z)
+        if z.dtype not in self._forms:
+            self._forms[z.dtype] = matrix @ matrix.T
+        return squared_distances_under(self._forms[z.dtype], z)
+
+    def _refuse_other_size(self, s: Tensor) -> None:
+        expected = 0 if self.pca is None else len(self.pca.directions)
+        if s.shape[-1] != expected:
+            raise FordeError(
+                f"the metric was fitted to inputs of {expected} values, but members are compared by vectors of "
+                f"{s.shape[-1]}; PCA metrics fit the input-gradient space of the same data only."
+            )
 
     def matrix(self, device: torch.device, dtype: torch.dtype) -> Tensor:
         """R with RRᵀ = Σ⁻¹ `[D, R]`, or `[D, R + D]` where directions outside U weigh something too."""

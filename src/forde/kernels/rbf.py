@@ -47,8 +47,10 @@ class RBF(Kernel):
         return self.metric.needs_training_data
 
     def __call__(self, live: Tensor, frozen: Tensor) -> Similarity:
-        seen = self.metric(live)
-        q = squared_distances(seen, None if _same_numbers(live, frozen) else self.metric(frozen))
+        if _same_numbers(live, frozen):
+            q = self.metric.squared_distances(live)
+        else:
+            q = squared_distances(self.metric(live), self.metric(frozen))
         h = as_bandwidth(self.bandwidth)(q)
         return Similarity((-q / h).exp(), h)
 
