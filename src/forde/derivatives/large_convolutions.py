@@ -17,7 +17,7 @@ from forde.derivatives.convolution import PLAIN, TRANSPOSED, each, in_16_bits, p
 
 LARGE = 2.5e9
 """Multiplications from which on ours is faster, on an H200."""
-LARGE_IN_16_BITS = 1e10
+LARGE_IN_16_BITS = 7e9
 
 
 class LargeConvolutions(TorchFunctionMode):
