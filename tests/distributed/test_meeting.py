@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
 
 import torch.distributed as dist
 
@@ -17,7 +18,7 @@ def meet(store: dist.Store, size: int = SIZE) -> list[bytes]:
     def process(rank: int) -> bytes:
         own = fresh(store, rank, size)
         if rank == 0:
-            own.set("address", str(id(own)))
+            own.set("address", uuid4().hex)
         return own.get("address")
 
     with ThreadPoolExecutor(size) as pool:
