@@ -61,7 +61,8 @@ class Features(Space):
         if self.projection is None or loss_gradients is None:
             return None
         basis = directions(loss_gradients.flatten(1), self.projection, smallest=self.smallest)
-        return Projection((z.flatten(1) @ basis.T).unsqueeze(1), basis)
+        # Member by member, as products of one shape: equal members stay equal to the last bit.
+        return Projection(torch.stack([basis @ member for member in z.flatten(1)]).unsqueeze(1), basis)
 
     def feature_layer(self, network: nn.Module) -> FeatureLayer:
         if self.layer is None:
