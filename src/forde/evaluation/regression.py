@@ -33,8 +33,8 @@ def gaussian_mixture_nll(member_means: Tensor, member_variances: Tensor, y: Tens
 def rmse(member_means: Tensor, y: Tensor) -> float:
     """√ mean (μ̄ − y)², μ̄ = (1/M) Σ_m μ_m: `[M, N]`, `[N]` → number.
 
-    >>> rmse(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), torch.tensor([2.0, 3.0]))
-    1.4142135623730951
+    >>> rmse(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), torch.tensor([4.0, 3.0]))
+    2.0
     """
     mean, _, target = _checked(member_means, torch.ones_like(member_means), y)
     return float((mean.mean(0) - target).square().mean().sqrt())
