@@ -170,7 +170,7 @@ def test_what_ran_before_does_not_change_the_trace(device: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch's compiler needs g++ on a CPU")
-@pytest.mark.parametrize("case", ["deep-ensemble", "forde-pca"])
+@pytest.mark.parametrize("case", ["deep-ensemble", "forde-pca", "forde-pca, on a quarter of the batch"])
 def test_with_the_compiler(case: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "forde")
     x, y = make_data("conv+batchnorm")

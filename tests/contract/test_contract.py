@@ -255,15 +255,13 @@ def test_gradient_against_finite_differences(case: str, network: str) -> None:
         return K.sum().log()
 
     def objective(i: int) -> float:
-        view = engine._view(i, x, y, repel=base is not None)
-        value = view.loss() + sum(e for prior in method.priors if (e := prior.energy(view)) is not None)
+        found = engine.differentiable(i, x, y, repel=base is not None)
+        value = found.objective
         for prior in method.priors:
             value = value + weight_prior(prior, ensemble.members[i])
         if base is not None:
-            if engine.repels_apart:
-                view = engine._view(i, *engine.part_that_repels(x, y), repel=True)
             z = base.clone()
-            z[i] = method.space.represent(view).detach()
+            z[i] = found.z.detach()
             value = value + 0.5 * energy(i, z)
         return float(value.detach())
 

@@ -44,6 +44,22 @@ def test_value_statistics_and_derivatives(shape: tuple[int, ...], by: ModuleType
 
 
 @both_ways
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_statistics_are_functions_of_the_batch(shape: tuple[int, ...], by: ModuleType) -> None:
+    y, weight, bias = tensors(shape)
+
+    def told(y: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        out, mean, inverse = by.normalise(y, None, None, weight, bias, 0.1, 1e-3)
+        return out, mean, inverse, out.sum() * inverse
+
+    _, mean, inverse, _ = told(y, weight, bias)
+    axes = [axis for axis in range(len(shape)) if axis != 1]
+    torch.testing.assert_close(mean, y.mean(axes))
+    torch.testing.assert_close(inverse, (y.var(axes, correction=0) + 1e-3).rsqrt())
+    assert torch.autograd.gradcheck(told, (y, weight, bias))
+
+
+@both_ways
 def test_half_precision_sums_in_float32(by: ModuleType) -> None:
     y = 100 + torch.randn(64, 3, 8, 8).bfloat16()
     found = by.batch_norm(y, None, None, torch.ones(3), torch.zeros(3))

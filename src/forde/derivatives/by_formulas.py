@@ -23,31 +23,33 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from forde.derivatives.channels import plus, spread, wide
+from forde.derivatives.channels import affine, plus, refuse_one_value, spread, through_statistics, wide
 
 
 class _Normalise(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(  # noqa: PLR0917
+        ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, telling: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         variance, mean = torch.var_mean(wide(y), _others(y), correction=0)
         inverse = (variance + eps).rsqrt()
         scale = _written(inverse if weight is None else inverse * weight)
-        out = (wide(y) - spread(mean, y)) * spread(scale, y)
-        out = (out if bias is None else out + spread(bias, y)).to(y.dtype)
         ctx.save_for_backward(y, weight, mean, inverse, scale)
-        ctx.mark_non_differentiable(mean, variance)
+        ctx.mark_non_differentiable(*([variance] if telling else [mean, inverse, variance]))
         ctx.set_materialize_grads(False)
-        return out, mean, variance
+        return affine(y, mean, scale, bias), mean, inverse, variance
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        if cotangents[0] is None:
-            return (None,) * 4
-        gy, gw, gb = _Gradient.apply(cotangents[0], *ctx.saved_tensors)
+        g, of_mean, of_inverse, _ = cotangents
+        y, weight, mean, inverse, scale = ctx.saved_tensors
+        gy = gw = gb = None
+        if g is not None:
+            gy, gw, gb = _Gradient.apply(g, y, weight, mean, inverse, scale)
+        if (through := through_statistics(y, mean, inverse, of_mean, of_inverse)) is not None:
+            gy = plus(gy, through).to(y.dtype)
         wanted = ctx.needs_input_grad
-        return gy, gw if wanted[1] else None, gb if wanted[2] else None, None
+        return gy, gw if wanted[1] else None, gb if wanted[2] else None, None, None
 
 
 class _Gradient(torch.autograd.Function):
@@ -113,10 +115,11 @@ def _project(  # noqa: PLR0917
 class _Written(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
         return tensor.as_strided(tensor.shape, tensor.stride())
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Tensor | None:
         return cotangents[0]
 
 
@@ -146,14 +149,60 @@ def batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
     >>> torch.allclose(batch_norm(y, None, None), expected, atol=1e-6)
     True
     """
-    out, mean, variance = _Normalise.apply(y, weight, bias, eps)
+    return _normalise(y, running_mean, running_var, weight, bias, momentum, eps, telling=False)[0]
+
+
+def normalise(  # noqa: PLR0917
+    y: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, and μ and r `[C]` as functions of y.
+
+    >>> _, mean, inverse = normalise(torch.tensor([[1.0], [3.0]]), None, None, None, None, 0.1, 1e-9)
+    >>> mean, inverse
+    (tensor([2.]), tensor([1.]))
+    """
+    return _normalise(y, running_mean, running_var, weight, bias, momentum, eps, telling=True)
+
+
+def _normalise(  # noqa: PLR0917
+    y: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+    *,
+    telling: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    refuse_one_value(y)
+    out, mean, inverse, variance = _Normalise.apply(y, weight, bias, eps, telling)
     n = y.numel() // y.shape[1]
     with torch.no_grad():
         if running_mean is not None:
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)
         if running_var is not None:
             running_var.lerp_((variance * (n / (n - 1))).to(running_var.dtype), momentum)
-    normalised: Tensor = out
+    return _marked(out), mean, inverse
+
+
+def normalise_by(y: Tensor, mean: Tensor, inverse: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """BatchNorm of `[B, C, ...]` by given μ and r `[C]`.
+
+    >>> normalise_by(torch.tensor([[5.0]]), torch.tensor([1.0]), torch.tensor([0.5]), None, None)
+    tensor([[2.]])
+    """
+    return _marked(affine(y, mean, _written(inverse if weight is None else inverse * weight), bias))
+
+
+def _marked(normalised: Tensor) -> Tensor:
+    """Tells a ReLU what it is behind."""
     normalised.from_batch_norm = True  # type: ignore[attr-defined]
     return normalised
 
@@ -167,12 +216,15 @@ class _Rectify(torch.autograd.Function):
             ctx.mark_dirty(x)
         out = x.relu_() if inplace else x.relu()
         ctx.save_for_backward(before if ctx.from_input else out)
+        ctx.set_materialize_grads(False)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor, None]:
-        (sign,) = ctx.saved_tensors
-        gradient = torch.ops.aten.threshold_backward(cotangents[0], sign.detach(), 0)
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, None]:
+        (g,), (sign,) = cotangents, ctx.saved_tensors
+        if g is None:
+            return None, None
+        gradient = torch.ops.aten.threshold_backward(g, sign.detach(), 0)
         return gradient if ctx.from_input else _written(gradient), None
 
 

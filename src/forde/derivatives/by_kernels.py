@@ -20,23 +20,34 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from forde.derivatives.channels import plus, spread, wide
+from forde.derivatives.channels import plus, refuse_one_value, spread, through_statistics, wide
 from forde.derivatives.layout import in_layout_of
 
 
 class _Normalise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, *settings: Any) -> Tensor:
+    def forward(
+        ctx: Any, telling: bool, y: Tensor, weight: Tensor | None, bias: Tensor | None, *settings: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
         # Unlike `native_batch_norm` this one says that it changes the statistics, which a trace has to know.
         out, mean, inverse = torch.ops.aten._native_batch_norm_legit(y, weight, bias, *settings)
         ctx.save_for_backward(y, weight, mean, inverse)
-        return out
+        if not telling:
+            ctx.mark_non_differentiable(mean, inverse)
+        ctx.set_materialize_grads(False)
+        return out, mean, inverse
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        gy, gw, gb = _Gradient.apply(cotangents[0], *ctx.saved_tensors)
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        g, of_mean, of_inverse = cotangents
+        y, weight, mean, inverse = ctx.saved_tensors
+        gy = gw = gb = None
+        if g is not None:
+            gy, gw, gb = _Gradient.apply(g, y, weight, mean, inverse)
+        if (through := through_statistics(y, mean, inverse, of_mean, of_inverse)) is not None:
+            gy = plus(gy, through).to(y.dtype)
         wanted = ctx.needs_input_grad
-        return gy, gw if wanted[1] else None, gb if wanted[2] else None, *[None] * (len(wanted) - 3)
+        return None, gy, gw if wanted[2] else None, gb if wanted[3] else None, *[None] * (len(wanted) - 4)
 
 
 class _Gradient(torch.autograd.Function):
@@ -119,9 +130,42 @@ def batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
     >>> bool((batch_norm(y, None, None) == torch.nn.functional.batch_norm(y, None, None, training=True)).all())
     True
     """
+    return _normalise(y, running_mean, running_var, weight, bias, momentum, eps, telling=False)[0]
+
+
+def normalise(  # noqa: PLR0917
+    y: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, and μ and r `[C]` as functions of y.
+
+    >>> _, mean, inverse = normalise(torch.tensor([[1.0], [3.0]]), None, None, None, None, 0.1, 1e-9)
+    >>> mean, inverse
+    (tensor([2.]), tensor([1.]))
+    """
+    return _normalise(y, running_mean, running_var, weight, bias, momentum, eps, telling=True)
+
+
+def _normalise(  # noqa: PLR0917
+    y: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+    *,
+    telling: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    refuse_one_value(y)
     statistics = () if running_mean is None or running_var is None else (running_mean, running_var)
-    normalised: Tensor = _Normalise.apply(y, weight, bias, *statistics, True, momentum, eps)
-    return normalised
+    found: tuple[Tensor, Tensor, Tensor] = _Normalise.apply(telling, y, weight, bias, *statistics, True, momentum, eps)
+    return found
 
 
 class _Rectify(torch.autograd.Function):
@@ -131,12 +175,15 @@ class _Rectify(torch.autograd.Function):
             ctx.mark_dirty(x)
         out = x.relu_() if inplace else x.relu()
         ctx.save_for_backward(out)
+        ctx.set_materialize_grads(False)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor, None]:
-        (out,) = ctx.saved_tensors
-        return torch.ops.aten.threshold_backward(in_layout_of(cotangents[0], out), out.detach(), 0), None
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, None]:
+        (g,), (out,) = cotangents, ctx.saved_tensors
+        if g is None:
+            return None, None
+        return torch.ops.aten.threshold_backward(in_layout_of(g, out), out.detach(), 0), None
 
 
 def relu(x: Tensor, inplace: bool = False) -> Tensor:

@@ -25,6 +25,41 @@ def spread(channels: Tensor, y: Tensor) -> Tensor:
     return channels.view(1, -1, *[1] * (y.dim() - 2))
 
 
+def affine(y: Tensor, mean: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """(y − μ)s + b for y `[B, C, ...]` and numbers `[C]`, in the dtype of y.
+
+    >>> import torch
+    >>> affine(torch.tensor([[5.0]]), torch.tensor([1.0]), torch.tensor([0.5]), None)
+    tensor([[2.]])
+    """
+    out = (wide(y) - spread(mean, y)) * spread(scale, y)
+    return (out if bias is None else out + spread(bias, y)).to(y.dtype)
+
+
+def through_statistics(
+    y: Tensor, mean: Tensor, inverse: Tensor, of_mean: Tensor | None, of_inverse: Tensor | None
+) -> Tensor | None:
+    """∂y for cotangents `[C]` of BatchNorm's μ and r = (σ² + eps)^(−1/2): (of_μ − of_r r³(y − μ)) / n.
+
+    >>> import torch
+    >>> y = torch.tensor([[1.0], [3.0]])
+    >>> through_statistics(y, torch.tensor([2.0]), torch.ones(1), None, torch.ones(1))
+    tensor([[ 0.5000],
+            [-0.5000]])
+    """
+    n = y.numel() // y.shape[1]
+    to_y = None if of_mean is None else spread(of_mean / n, y).expand_as(y)
+    if of_inverse is not None:
+        to_y = plus(to_y, spread(of_inverse * inverse**3 / -n, y) * (wide(y) - spread(mean, y)))
+    return to_y
+
+
+def refuse_one_value(y: Tensor) -> None:
+    """As torch does where a channel of `[B, C, ...]` has one value only, of which there is no variance."""
+    if y.numel() <= y.shape[1]:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {y.size()}")
+
+
 def plus(total: Tensor | None, term: Tensor) -> Tensor:
     """A sum that may not have begun.
 

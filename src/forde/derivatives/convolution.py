@@ -42,11 +42,14 @@ class _Convolve(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
         ctx.save_for_backward(x, w)
         ctx.geometry = geometry
+        ctx.set_materialize_grads(False)
         return torch.ops.aten.convolution(x, w, bias, *geometry)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         (g,), (x, w) = gradients, ctx.saved_tensors
+        if g is None:
+            return (None,) * 4
         of_x, of_w, of_bias = wanted(ctx, 3)
         g = in_layout_of(g, x)
         return (
@@ -96,8 +99,10 @@ class _WeightGradient(torch.autograd.Function):
 
 class _ConvolveEagerly(_Convolve):
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         (g,), (x, w), geometry = gradients, ctx.saved_tensors, ctx.geometry
+        if g is None:
+            return (None,) * 4
         of_x, of_w, of_bias = wanted(ctx, 3)
         g = in_layout_of(g, x)
         dx = dw = None

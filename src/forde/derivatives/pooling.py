@@ -36,11 +36,14 @@ class _MaxPool(torch.autograd.Function):
         y, winners = torch.ops.aten.max_pool2d_with_indices(x, *window)
         ctx.save_for_backward(x, winners)  # of x only shape and memory layout are read
         ctx.window = window
+        ctx.set_materialize_grads(False)
         return y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
         x, winners = ctx.saved_tensors
+        if gradients[0] is None:
+            return None, None
         return _Scatter.apply(gradients[0], x.detach(), winners, ctx.window), None
 
 

@@ -65,7 +65,7 @@ def _batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    if not training or input.numel() <= input.shape[1]:  # one value per channel is torch's to refuse
+    if not training:
         return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     kind = by_formulas if mode.for_compiler else by_kernels
     return kind.batch_norm(input, running_mean, running_var, weight, bias, momentum, eps)

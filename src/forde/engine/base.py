@@ -15,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 
-from forde.derivatives import ShapesForCudnn, TwiceDifferentiable
+from forde.derivatives import ShapesForCudnn, TwiceDifferentiable, by_formulas, by_kernels
 from forde.engine.capture import still_statistics
 from forde.engine.exchange import exchange
 from forde.engine.guards import (
@@ -33,6 +33,7 @@ from forde.engine.guards import (
     refuse_once_differentiable,
 )
 from forde.engine.heads import share_heads
+from forde.engine.part_of_batch import Recording, Replaying
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
@@ -124,8 +125,19 @@ class Engine(ABC):
         self._graph_checked = False
 
     @abstractmethod
-    def _run(self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None) -> View:
-        """One forward pass of a unit, with its own parameters and buffers or with those given."""
+    def _run(
+        self,
+        unit: int,
+        x: Tensor,
+        y: Tensor,
+        tensors: dict[str, Tensor] | None,
+        statistics: Recording | Replaying | None = None,
+    ) -> View:
+        """One forward pass of a unit, with its own parameters and buffers or with those given.
+
+        Args:
+            statistics: where BatchNorm's statistics of this batch go to, or those of the whole one come from.
+        """
 
     @abstractmethod
     def _inputs(self, x: Tensor) -> Tensor:
@@ -285,13 +297,6 @@ class Engine(ABC):
 
     def _forward_unit(self, unit: int, x: Tensor, y: Tensor, *, repel: bool) -> Forward:
         """Phase 1 of one unit. Gradients of what does not repel are left in `.grad` at once."""
-        if repel and self.repels_apart:
-            whole = self._forward_pass(unit, x, y, repel=False)
-            part = self._forward_pass(unit, *self.part_that_repels(x, y), repel=True)
-            return replace(part, losses=whole.losses)
-        return self._forward_pass(unit, x, y, repel=repel)
-
-    def _forward_pass(self, unit: int, x: Tensor, y: Tensor, *, repel: bool) -> Forward:
         start = None if not repel or self._keeps_graph(unit) else self._start(unit, x, y)
         graph = self.differentiable(unit, x, y, repel=repel)
         if not repel:
@@ -316,7 +321,7 @@ class Engine(ABC):
         kept = self._kept.pop(unit)
         graph = self._again(unit, kept) if isinstance(kept, _Start) else kept
         inputs = list(self.groups[unit].values())
-        roots, seeds = ([], []) if self.repels_apart else ([graph.objective], [torch.ones_like(graph.objective)])
+        roots, seeds = [graph.objective], [torch.ones_like(graph.objective)]
         assert graph.z is not None
         repulsion: Sequence[Tensor | None] = ()
         with self._explaining():
@@ -324,8 +329,7 @@ class Engine(ABC):
                 repulsion = torch.autograd.grad([graph.z], inputs, [cotangent], allow_unused=True, retain_graph=True)
             else:
                 roots, seeds = [*roots, graph.z], [*seeds, cotangent]
-            if roots:
-                torch.autograd.backward(roots, seeds, inputs=inputs)
+            torch.autograd.backward(roots, seeds, inputs=inputs)
         return repulsion
 
     def _keeps_graph(self, unit: int) -> bool:
@@ -359,24 +363,63 @@ class Engine(ABC):
         return rule is not None and rule.mixes and not self._mixes_representations
 
     def differentiable(
-        self, unit: int, x: Tensor, y: Tensor, *, repel: bool, tensors: dict[str, Tensor] | None = None
+        self,
+        unit: int,
+        x: Tensor,
+        y: Tensor,
+        *,
+        repel: bool,
+        tensors: dict[str, Tensor] | None = None,
+        linked: bool = False,
     ) -> Differentiable:
         """One unit's forward pass, loss and representation, with its own parameters or with those given.
 
-        Where members repel apart, the pass for the loss is one that does not repel, on the whole batch, and the one
-        that repels is on a part of it and leaves BatchNorm's statistics as they are.
+        Args:
+            linked: for a trace of a network without random numbers: where members are compared on a part of the
+                batch, activations of the part are those of the whole batch instead of computed again.
         """
-        with still_statistics(self._modules(unit)) if repel and self.repels_apart else nullcontext():
-            view = self._view(unit, x, y, repel=repel, tensors=tensors)
+        if repel and self.repels_apart:
+            view, compared, replaying = self._views_apart(unit, x, y, tensors, linked=linked)
+        else:
+            view = compared = self._view(unit, x, y, repel=repel, tensors=tensors)
+            replaying = None
         loss = view.loss()
         energies = [view.part(energy) for prior in self.method.priors if (energy := prior.energy(view)) is not None]
         objective = sum(energies, loss)
         if not repel:
             return Differentiable(loss, objective, None, None)
-        z, gradient = self._represent(view, loss, objective)
+        z, gradient = self._represent(compared, objective)
+        if replaying is not None:
+            replaying.forming = False
         return Differentiable(loss, objective, z, gradient)
 
-    def _view(self, unit: int, x: Tensor, y: Tensor, *, repel: bool, tensors: dict[str, Tensor] | None = None) -> View:
+    def _views_apart(
+        self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None, *, linked: bool
+    ) -> tuple[View, View, Replaying]:
+        """The whole batch for the loss, and the part of it that repels, normalised as the whole."""
+        recording = self._recording(linked=linked)
+        view = self._view(unit, x, y, repel=False, tensors=tensors, statistics=recording)
+        part_x, part_y = self.part_that_repels(x, y)
+        replaying = Replaying(recording, (len(y), len(part_y)), for_compiler=self.fuse and self.cheap_convolutions)
+        with still_statistics(self._modules(unit)):
+            compared = self._view(unit, part_x, part_y, repel=True, tensors=tensors, statistics=replaying)
+        return view, compared, replaying
+
+    def _recording(self, *, linked: bool) -> Recording:
+        if not self.cheap_convolutions:
+            return Recording(values=linked)
+        return Recording((by_formulas if self.fuse else by_kernels).normalise, values=linked)
+
+    def _view(
+        self,
+        unit: int,
+        x: Tensor,
+        y: Tensor,
+        *,
+        repel: bool,
+        tensors: dict[str, Tensor] | None = None,
+        statistics: Recording | Replaying | None = None,
+    ) -> View:
         differentiate = repel and self.method.space is not None and self.method.space.needs_input_gradient
         inputs = self._inputs(x)
         with ExitStack() as stack:
@@ -388,7 +431,7 @@ class Engine(ABC):
                 stack.enter_context(self._second_derivatives())
             if self.cheap_convolutions:
                 stack.enter_context(ShapesForCudnn())
-            view = self._run(unit, inputs, y, tensors)
+            view = self._run(unit, inputs, y, tensors, statistics)
         if self.checks:
             self.ensemble.likelihood.check_output(view.output[0] if view.stacked else view.output, y)
         return view
@@ -397,8 +440,8 @@ class Engine(ABC):
         """What a forward pass runs in that will be differentiated twice."""
         return TwiceDifferentiable(for_compiler=self.fuse) if self.cheap_convolutions else nullcontext()
 
-    def _represent(self, view: View, loss: Tensor, objective: Tensor) -> tuple[Tensor, Tensor | None]:
-        """z with its graph, and ∂loss/∂z where wanted."""
+    def _represent(self, view: View, objective: Tensor) -> tuple[Tensor, Tensor | None]:
+        """z with its graph, and ∂loss/∂z where wanted, of the samples that members are compared on."""
         space = self.method.space
         assert space is not None
         with explaining_second_derivatives():
@@ -409,13 +452,13 @@ class Engine(ABC):
         z = z.float() if z.itemsize < 4 else z
         if not (space.needs_loss_gradient or self._mixes_representations):
             return z, None
-        of = objective if self._mixes_representations else loss
+        of = objective if self._mixes_representations else view.loss()
         (gradient,) = torch.autograd.grad(of.sum(), space.source(view), retain_graph=True)
         return z, gradient.detach().reshape(z.shape).to(z.dtype)
 
     @property
     def repels_apart(self) -> bool:
-        """Whether representations come from a forward pass of their own, on a part of the batch."""
+        """Whether representations are of a part of the batch, which then has a forward pass of its own."""
         space = self.method.space
         return space is not None and space.uses_batch and self.method.repulsion_fraction < 1
 

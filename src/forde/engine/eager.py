@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.func import functional_call
 from forde.derivatives import LargeConvolutions
 from forde.engine.base import Engine, Memory, Precision
 from forde.engine.capture import capture, last_kept
+from forde.engine.part_of_batch import Recording, Replaying
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
@@ -46,9 +47,16 @@ class EagerEngine(Engine):
     def _inputs(self, x: Tensor) -> Tensor:
         return x
 
-    def _run(self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None) -> View:
+    def _run(
+        self,
+        unit: int,
+        x: Tensor,
+        y: Tensor,
+        tensors: dict[str, Tensor] | None,
+        statistics: Recording | Replaying | None = None,
+    ) -> View:
         member, layer = self.ensemble.members[unit], self.layers[unit]
-        with capture(member, layer) as kept:
+        with capture(member, layer) as kept, statistics or nullcontext():
             output = member(x) if tensors is None else functional_call(member, tensors, (x,))
         features = last_kept(kept, layer)
         parameters = [p if tensors is None else tensors[n] for n, p in self.groups[unit].items()]

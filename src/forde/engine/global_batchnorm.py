@@ -19,7 +19,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from forde.derivatives.channels import affine, refuse_one_value, wide
 from forde.engine.mesh import Axis
+from forde.engine.part_of_batch import BatchNorm
 
 
 class _Sum(torch.autograd.Function):
@@ -53,24 +55,31 @@ class GlobalBatchNorm(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        return _batch_norm(self.axis, *args, **kwargs) if func is F.batch_norm else func(*args, **kwargs)
+        if func is F.batch_norm and (given := BatchNorm(*args, **kwargs)).training:
+            return normalise(self.axis, *given[:5], given.momentum, given.eps)[0]
+        return func(*args, **kwargs)
 
 
-def _batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
+def normalise(  # noqa: PLR0917  (torch's own order of arguments)
     axis: Axis,
     input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """BatchNorm of `[B, C, ...]` over the parts of all processes along an axis, and its μ and r `[C]`.
+
+    >>> _, mean, inverse = normalise(Axis(), torch.tensor([[1.0], [3.0]]), None, None, None, None, 0.1, 0.0)
+    >>> mean, inverse
+    (tensor([2.]), tensor([1.]))
+    """
     n = axis.size * (input.numel() // input.shape[1])
-    if not training or n <= 1:  # one value per channel is torch's to refuse
-        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-    y = input.float() if input.itemsize < 4 else input
+    if n <= 1:
+        refuse_one_value(input)
+    y = wide(input)
     variance, mean = torch.var_mean(y, [d for d in range(y.dim()) if d != 1], correction=0)
     # Each process fills its own row: one message instead of one for the mean and, after it, one for the variance.
     own_row = torch.zeros(axis.size, 1, 1, dtype=y.dtype, device=y.device)
@@ -84,12 +93,5 @@ def _batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)
         if running_var is not None:
             running_var.lerp_((variance * (n / (n - 1))).to(running_var.dtype), momentum)
-    scale = (variance + eps).rsqrt()
-    scale = scale if weight is None else scale * weight
-    out = (y - _spread(mean, y)) * _spread(scale, y)
-    return (out if bias is None else out + _spread(bias, y)).to(input.dtype)
-
-
-def _spread(channels: Tensor, y: Tensor) -> Tensor:
-    """`[C]` → `[1, C, 1, ...]`."""
-    return channels.view(1, -1, *[1] * (y.dim() - 2))
+    inverse = (variance + eps).rsqrt()
+    return affine(input, mean, inverse if weight is None else inverse * weight, bias), mean, inverse

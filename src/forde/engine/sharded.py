@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,9 +22,10 @@ from forde.engine.base import Batch, Forward, Memory, Precision, StepReport
 from forde.engine.choose import EngineName
 from forde.engine.eager import EagerEngine, refuse_different_parameters
 from forde.engine.flat import pack, unpack
-from forde.engine.global_batchnorm import GlobalBatchNorm
+from forde.engine.global_batchnorm import GlobalBatchNorm, normalise
 from forde.engine.heads import share_heads
 from forde.engine.mesh import Mesh
+from forde.engine.part_of_batch import Recording, Replaying
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
@@ -82,10 +84,21 @@ class ShardedEngine(EagerEngine):
         refuse_uneven(n, of, self.mesh)
         return self.mesh.data.part(n)
 
-    def _run(self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None) -> View:
+    def _recording(self, *, linked: bool) -> Recording:
+        data = self.mesh.data
+        return super()._recording(linked=linked) if data.size == 1 else Recording(partial(normalise, data))
+
+    def _run(
+        self,
+        unit: int,
+        x: Tensor,
+        y: Tensor,
+        tensors: dict[str, Tensor] | None,
+        statistics: Recording | Replaying | None = None,
+    ) -> View:
         data = self.mesh.data
         with nullcontext() if data.size == 1 else GlobalBatchNorm(data):
-            view = super()._run(unit, x, y, tensors)
+            view = super()._run(unit, x, y, tensors, statistics)
         return replace(view, share=1 / data.size)
 
     def part_that_repels(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -88,17 +88,15 @@ def trace(
         with torch.enable_grad():
             leaves = {name: tensors[name].detach().requires_grad_() for name in parameters}
             moving = {name: tensors[name].clone() for name in buffers}
-            own, two_passes = {**tensors, **leaves, **moving}, repel and engine.repels_apart
-            graph = compared = engine.differentiable(unit, x, y, repel=repel and not two_passes, tensors=own)
-            if two_passes:
-                compared = engine.differentiable(unit, *engine.part_that_repels(x, y), repel=True, tensors=own)
+            own = {**tensors, **leaves, **moving}
+            graph = engine.differentiable(unit, x, y, repel=repel, tensors=own, linked=linked)
             lead = graph.losses.dim()
             told = [graph.losses.reshape(-1)]
-            z = _seen(compared.z, matrices)
-            for tensor in (z, compared.loss_gradient):
+            z = _seen(graph.z, matrices)
+            for tensor in (z, graph.loss_gradient):
                 if tensor is not None:
                     told.append(tensor if lead else tensor.unsqueeze(0))
-            results.has_loss_gradient = compared.loss_gradient is not None
+            results.has_loss_gradient = graph.loss_gradient is not None
             roots, seeds = [graph.objective], [torch.ones_like(graph.objective)]
             apart: Sequence[Tensor | None] = [None] * len(leaves)
             if z is not None:
@@ -114,9 +112,14 @@ def trace(
         gradients = [g for g in [*together, *apart] if g is not None]
         return [t.detach() for t in [*told, *moving.values(), *gradients]]
 
+    linked = True
     with torch.no_grad():
         seen = _seen(z, matrices)
-        graph = _record(joint, (state, matrices, x, y, *([] if seen is None else [seen])))
+        given = (state, matrices, x, y, *([] if seen is None else [seen]))
+        graph = _record(joint, given)
+        if repel and engine.repels_apart and any(_is_random(node) for node in graph.graph.nodes):
+            linked = False  # the part draws numbers of its own, so its activations are not those of the whole batch
+            graph = _record(joint, given)
     n_told = 1 + repel + results.has_loss_gradient + len(buffers)
     first, second = _split(graph, n_told, cotangent=repel, fused=fused, recompute=recompute)
     assert results.of_objective is not None and results.of_repulsion is not None

@@ -6,6 +6,8 @@ one.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -13,6 +15,7 @@ from torch.func import functional_call
 from forde.derivatives import Stacked
 from forde.engine.base import Engine, Memory, Precision
 from forde.engine.capture import capture, last_kept
+from forde.engine.part_of_batch import MeanAndInverse, Recording, Replaying
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
@@ -52,15 +55,31 @@ class VectorizedEngine(Engine):
     def _inputs(self, x: Tensor) -> Tensor:
         return x.unsqueeze(0).expand(self.ensemble.n_members, *x.shape)
 
-    def _run(self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None) -> View:
-        def call(tensors: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, ...]:
-            with capture(self.network, self.layer) as kept, Stacked():
+    def _recording(self, *, linked: bool) -> Recording:
+        return Recording()  # links are not written for stacked members
+
+    def _run(
+        self,
+        unit: int,
+        x: Tensor,
+        y: Tensor,
+        tensors: dict[str, Tensor] | None,
+        statistics: Recording | Replaying | None = None,
+    ) -> View:
+        def call(
+            tensors: dict[str, Tensor], inputs: Tensor, known: list[MeanAndInverse]
+        ) -> tuple[list[Tensor], list[MeanAndInverse]]:
+            own = None if statistics is None else statistics.within(known)
+            with capture(self.network, self.layer) as kept, Stacked(), own or nullcontext():
                 output = functional_call(self.network, tensors, (inputs,))
             features = last_kept(kept, self.layer)
-            return (output,) if features is None else (output, features)
+            return [output] if features is None else [output, features], [] if own is None else own.statistics
 
         tensors = self.stacks if tensors is None else tensors
-        output, *features = torch.vmap(call, randomness="different")(tensors, x)
+        known = [] if statistics is None else statistics.statistics
+        (output, *features), known = torch.vmap(call, randomness="different")(tensors, x, known)
+        if statistics is not None:
+            statistics.statistics = known
         parameters = [tensors[name] for name in self.groups[0]]
         return View(
             x,

@@ -32,8 +32,9 @@ class Method:
         repulsion_weight: further factor, a number or a function of the epoch (0, 1, …).
         repulsion_every: repel in every k-th step only, starting with the first. Forces are not enlarged to make up for
             it; `repulsion_weight=k` does.
-        repulsion_fraction: repel on this share of each batch only, in a forward pass of its own; the loss still uses
-            the whole batch, and BatchNorm's running statistics see only that.
+        repulsion_fraction: repel on the first samples of each batch only, this share of it; the loss still uses the
+            whole batch. Input gradients are then those of each sample by itself, under BatchNorm's statistics of the
+            whole batch as numbers; with 1 they contain, as published, what a sample changes in these.
         shared_head: one last linear layer for all members (feature-RDE as published): its copies are kept equal and
             follow the mean of the members' gradients.
 
