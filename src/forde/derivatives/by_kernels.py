@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from forde.derivatives.channels import plus, refuse_one_value, spread, through_statistics, wide
+from forde.derivatives.channels import BatchNorm, plus, refuse_one_value, spread, through_statistics, wide
 from forde.derivatives.layout import in_layout_of
 
 
@@ -115,53 +115,29 @@ def _adjoint(  # noqa: PLR0917
     return to_g, to_y, None if weight is None else s.mul_(inverse)
 
 
-def batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
-    y: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
+def batch_norm(call: BatchNorm) -> Tensor:
     """As `torch.nn.functional.batch_norm(training=True)` on `[B, C, ...]`; moves the running statistics.
 
     >>> y = torch.randn(8, 3, 4, 4)
-    >>> bool((batch_norm(y, None, None) == torch.nn.functional.batch_norm(y, None, None, training=True)).all())
+    >>> expected = torch.nn.functional.batch_norm(y, None, None, training=True)
+    >>> torch.equal(batch_norm(BatchNorm(y, None, None)), expected)
     True
     """
-    return _normalise(y, running_mean, running_var, weight, bias, momentum, eps, telling=False)[0]
+    return _normalise(call, telling=False)[0]
 
 
-def normalise(  # noqa: PLR0917
-    y: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def normalise(call: BatchNorm) -> tuple[Tensor, Tensor, Tensor]:
     """The same, and μ and r `[C]` as functions of y.
 
-    >>> _, mean, inverse = normalise(torch.tensor([[1.0], [3.0]]), None, None, None, None, 0.1, 1e-9)
+    >>> _, mean, inverse = normalise(BatchNorm(torch.tensor([[1.0], [3.0]]), None, None, eps=1e-9))
     >>> mean, inverse
     (tensor([2.]), tensor([1.]))
     """
-    return _normalise(y, running_mean, running_var, weight, bias, momentum, eps, telling=True)
+    return _normalise(call, telling=True)
 
 
-def _normalise(  # noqa: PLR0917
-    y: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    momentum: float,
-    eps: float,
-    *,
-    telling: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _normalise(call: BatchNorm, *, telling: bool) -> tuple[Tensor, Tensor, Tensor]:
+    y, running_mean, running_var, weight, bias, _, momentum, eps = call
     refuse_one_value(y)
     statistics = () if running_mean is None or running_var is None else (running_mean, running_var)
     found: tuple[Tensor, Tensor, Tensor] = _Normalise.apply(telling, y, weight, bias, *statistics, True, momentum, eps)

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torch import Tensor
+
+
+class BatchNorm(NamedTuple):
+    """Arguments of `torch.nn.functional.batch_norm`."""
+
+    input: Tensor
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    training: bool = False
+    momentum: float = 0.1
+    eps: float = 1e-5
 
 
 def wide(tensor: Tensor) -> Tensor:

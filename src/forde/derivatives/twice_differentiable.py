@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from forde.derivatives import by_formulas, by_kernels
 from forde.derivatives.averages import average, axes_of_average
+from forde.derivatives.channels import BatchNorm
 from forde.derivatives.convolution import PLAIN, TRANSPOSED, plain, transposed
 from forde.derivatives.pooling import max_pool2d
 
@@ -43,8 +44,8 @@ class TwiceDifferentiable(TorchFunctionMode):
             return plain(func, PLAIN[func], *args, **kwargs, for_compiler=self.for_compiler)
         if func in TRANSPOSED:
             return transposed(func, TRANSPOSED[func], *args, **kwargs, for_compiler=self.for_compiler)
-        if func is F.batch_norm:
-            return _batch_norm(self, *args, **kwargs)
+        if func is F.batch_norm and (call := BatchNorm(*args, **kwargs)).training:
+            return (by_formulas if self.for_compiler else by_kernels).batch_norm(call)
         if func in RECTIFIERS:
             return (by_formulas if self.for_compiler else by_kernels).relu(*args, **kwargs)
         if func is F.max_pool2d and not self.for_compiler:
@@ -52,20 +53,3 @@ class TwiceDifferentiable(TorchFunctionMode):
         if not self.for_compiler and (axes := axes_of_average(func, args, kwargs)) is not None:
             return average(args[0], axes[0], keepdim=axes[1])
         return func(*args, **kwargs)
-
-
-def _batch_norm(  # noqa: PLR0917  (torch's own order of arguments)
-    mode: TwiceDifferentiable,
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    if not training:
-        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-    kind = by_formulas if mode.for_compiler else by_kernels
-    return kind.batch_norm(input, running_mean, running_var, weight, bias, momentum, eps)

@@ -33,7 +33,7 @@ from forde.engine.guards import (
     refuse_once_differentiable,
 )
 from forde.engine.heads import share_heads
-from forde.engine.part_of_batch import Recording, Replaying
+from forde.engine.part_of_batch import Recording, Replaying, Statistics
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
@@ -126,12 +126,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _run(
-        self,
-        unit: int,
-        x: Tensor,
-        y: Tensor,
-        tensors: dict[str, Tensor] | None,
-        statistics: Recording | Replaying | None = None,
+        self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None, statistics: Statistics | None
     ) -> View:
         """One forward pass of a unit, with its own parameters and buffers or with those given.
 
@@ -418,7 +413,7 @@ class Engine(ABC):
         *,
         repel: bool,
         tensors: dict[str, Tensor] | None = None,
-        statistics: Recording | Replaying | None = None,
+        statistics: Statistics | None = None,
     ) -> View:
         differentiate = repel and self.method.space is not None and self.method.space.needs_input_gradient
         inputs = self._inputs(x)

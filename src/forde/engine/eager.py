@@ -11,7 +11,7 @@ from torch.func import functional_call
 from forde.derivatives import LargeConvolutions
 from forde.engine.base import Engine, Memory, Precision
 from forde.engine.capture import capture, last_kept
-from forde.engine.part_of_batch import Recording, Replaying
+from forde.engine.part_of_batch import Statistics
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
@@ -48,12 +48,7 @@ class EagerEngine(Engine):
         return x
 
     def _run(
-        self,
-        unit: int,
-        x: Tensor,
-        y: Tensor,
-        tensors: dict[str, Tensor] | None,
-        statistics: Recording | Replaying | None = None,
+        self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None, statistics: Statistics | None
     ) -> View:
         member, layer = self.ensemble.members[unit], self.layers[unit]
         with capture(member, layer) as kept, statistics or nullcontext():

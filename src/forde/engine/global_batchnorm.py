@@ -19,9 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from forde.derivatives.channels import affine, refuse_one_value, wide
+from forde.derivatives.channels import BatchNorm, affine, refuse_one_value, wide
 from forde.engine.mesh import Axis
-from forde.engine.part_of_batch import BatchNorm
 
 
 class _Sum(torch.autograd.Function):
@@ -55,31 +54,22 @@ class GlobalBatchNorm(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.batch_norm and (given := BatchNorm(*args, **kwargs)).training:
-            return normalise(self.axis, *given[:5], given.momentum, given.eps)[0]
+        if func is F.batch_norm and (call := BatchNorm(*args, **kwargs)).training:
+            return normalise(self.axis, call)[0]
         return func(*args, **kwargs)
 
 
-def normalise(  # noqa: PLR0917  (torch's own order of arguments)
-    axis: Axis,
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def normalise(axis: Axis, call: BatchNorm) -> tuple[Tensor, Tensor, Tensor]:
     """BatchNorm of `[B, C, ...]` over the parts of all processes along an axis, and its μ and r `[C]`.
 
-    >>> _, mean, inverse = normalise(Axis(), torch.tensor([[1.0], [3.0]]), None, None, None, None, 0.1, 0.0)
+    >>> _, mean, inverse = normalise(Axis(), BatchNorm(torch.tensor([[1.0], [3.0]]), None, None, eps=0.0))
     >>> mean, inverse
     (tensor([2.]), tensor([1.]))
     """
-    n = axis.size * (input.numel() // input.shape[1])
+    n = axis.size * (call.input.numel() // call.input.shape[1])
     if n <= 1:
-        refuse_one_value(input)
-    y = wide(input)
+        refuse_one_value(call.input)
+    y = wide(call.input)
     variance, mean = torch.var_mean(y, [d for d in range(y.dim()) if d != 1], correction=0)
     # Each process fills its own row: one message instead of one for the mean and, after it, one for the variance.
     own_row = torch.zeros(axis.size, 1, 1, dtype=y.dtype, device=y.device)
@@ -89,9 +79,10 @@ def normalise(  # noqa: PLR0917  (torch's own order of arguments)
     mean = means.mean(0)
     variance = (variances + (means - mean).square()).mean(0)
     with torch.no_grad():
-        if running_mean is not None:
-            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-        if running_var is not None:
-            running_var.lerp_((variance * (n / (n - 1))).to(running_var.dtype), momentum)
-    inverse = (variance + eps).rsqrt()
-    return affine(input, mean, inverse if weight is None else inverse * weight, bias), mean, inverse
+        if call.running_mean is not None:
+            call.running_mean.lerp_(mean.to(call.running_mean.dtype), call.momentum)
+        if call.running_var is not None:
+            call.running_var.lerp_((variance * (n / (n - 1))).to(call.running_var.dtype), call.momentum)
+    inverse = (variance + call.eps).rsqrt()
+    scale = inverse if call.weight is None else inverse * call.weight
+    return affine(call.input, mean, scale, call.bias), mean, inverse

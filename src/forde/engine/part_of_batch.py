@@ -24,47 +24,27 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from forde.derivatives.by_formulas import normalise_by
-from forde.derivatives.channels import affine, wide
+from forde.derivatives.channels import BatchNorm, affine, wide
 from forde.derivatives.convolution import PLAIN, TRANSPOSED
 from forde.errors import FordeError
 
 MeanAndInverse = tuple[Tensor, Tensor]
 """μ and r, `[C]` each."""
-Normalise = Callable[..., tuple[Tensor, Tensor, Tensor]]
-"""BatchNorm's (y, running mean, running variance, weight, bias, momentum, eps) → its output, μ and r."""
+Normalise = Callable[[BatchNorm], tuple[Tensor, Tensor, Tensor]]
+"""A call of BatchNorm in training → its output, μ and r."""
 
 
-def measured(  # noqa: PLR0917  (torch's own order of arguments)
-    y: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def measured(call: BatchNorm) -> tuple[Tensor, Tensor, Tensor]:
     """torch's own BatchNorm of `[B, C, ...]`, and beside it μ and r, for engines without one that tells them.
 
-    >>> _, mean, inverse = measured(torch.tensor([[1.0], [3.0]]), None, None, None, None, 0.1, 1e-9)
+    >>> _, mean, inverse = measured(BatchNorm(torch.tensor([[1.0], [3.0]]), None, None, training=True, eps=1e-9))
     >>> mean, inverse
     (tensor([2.]), tensor([1.]))
     """
-    out = F.batch_norm(y, running_mean, running_var, weight, bias, True, momentum, eps)
+    y = call.input
+    out = F.batch_norm(*call)
     variance, mean = torch.var_mean(wide(y), [axis for axis in range(y.dim()) if axis != 1], correction=0)
-    return out, mean, (variance + eps).rsqrt()
-
-
-class BatchNorm(NamedTuple):
-    """Arguments of `torch.nn.functional.batch_norm`."""
-
-    input: Tensor
-    running_mean: Tensor | None
-    running_var: Tensor | None
-    weight: Tensor | None = None
-    bias: Tensor | None = None
-    training: bool = False
-    momentum: float = 0.1
-    eps: float = 1e-5
+    return out, mean, (variance + call.eps).rsqrt()
 
 
 class _Values(NamedTuple):
@@ -106,8 +86,8 @@ class Recording(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.batch_norm and (given := BatchNorm(*args, **kwargs)).training:
-            out, mean, inverse = self.normalise(*given[:5], given.momentum, given.eps)
+        if func is F.batch_norm and (call := BatchNorm(*args, **kwargs)).training:
+            out, mean, inverse = self.normalise(call)
             self.statistics.append((mean, inverse))
             return out
         out = func(*args, **kwargs)
@@ -164,14 +144,14 @@ class Replaying(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.batch_norm and (given := BatchNorm(*args, **kwargs)).training:
-            return self._normalise(given)
+        if func is F.batch_norm and (call := BatchNorm(*args, **kwargs)).training:
+            return self._normalise(call)
         if self._values is not None and func in LAYERS and args:
             return self._layer(func, next(self._values, None), args, kwargs)
         return func(*args, **kwargs)
 
-    def _normalise(self, given: BatchNorm) -> Tensor:
-        y, weight, bias = given.input, given.weight, given.bias
+    def _normalise(self, call: BatchNorm) -> Tensor:
+        y, weight, bias = call.input, call.weight, call.bias
         found = next(self._rest, None)
         if found is None or len(found[0]) != y.shape[1]:
             raise FordeError(OTHER_LAYERS)
@@ -216,3 +196,7 @@ class _Link(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
         (g,) = cotangents
         return (g, None, None) if ctx.replaying.forming else (None, g, None)
+
+
+Statistics = Recording | Replaying
+"""Where a forward pass writes BatchNorm's statistics to, or has them from."""

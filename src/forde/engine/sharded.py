@@ -25,7 +25,7 @@ from forde.engine.flat import pack, unpack
 from forde.engine.global_batchnorm import GlobalBatchNorm, normalise
 from forde.engine.heads import share_heads
 from forde.engine.mesh import Mesh
-from forde.engine.part_of_batch import Recording, Replaying
+from forde.engine.part_of_batch import Recording, Statistics
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
@@ -89,12 +89,7 @@ class ShardedEngine(EagerEngine):
         return super()._recording(linked=linked) if data.size == 1 else Recording(partial(normalise, data))
 
     def _run(
-        self,
-        unit: int,
-        x: Tensor,
-        y: Tensor,
-        tensors: dict[str, Tensor] | None,
-        statistics: Recording | Replaying | None = None,
+        self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None, statistics: Statistics | None
     ) -> View:
         data = self.mesh.data
         with nullcontext() if data.size == 1 else GlobalBatchNorm(data):

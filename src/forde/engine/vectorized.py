@@ -15,7 +15,7 @@ from torch.func import functional_call
 from forde.derivatives import Stacked
 from forde.engine.base import Engine, Memory, Precision
 from forde.engine.capture import capture, last_kept
-from forde.engine.part_of_batch import MeanAndInverse, Recording, Replaying
+from forde.engine.part_of_batch import MeanAndInverse, Recording, Statistics
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
@@ -59,12 +59,7 @@ class VectorizedEngine(Engine):
         return Recording()  # links are not written for stacked members
 
     def _run(
-        self,
-        unit: int,
-        x: Tensor,
-        y: Tensor,
-        tensors: dict[str, Tensor] | None,
-        statistics: Recording | Replaying | None = None,
+        self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None, statistics: Statistics | None
     ) -> View:
         def call(
             tensors: dict[str, Tensor], inputs: Tensor, known: list[MeanAndInverse]
