@@ -15,8 +15,8 @@ from forde.benchmarks.directions import has_directions, with_directions
 from forde.benchmarks.models import problem
 from forde.benchmarks.rows import Row, ratio
 from forde.benchmarks.timing import PRECISIONS, Run, Timing, arithmetic, checked_device, time_jobs
-from forde.engine.base import Memory
 from forde.engine.choose import EngineName, make_engine
+from forde.engine.records import Memory
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, unknown_name
 from forde.methods import Method, method

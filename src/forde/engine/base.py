@@ -15,8 +15,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,67 +32,13 @@ from forde.engine.guards import (
 )
 from forde.engine.heads import share_heads
 from forde.engine.part_of_batch import Recording, Replaying, Statistics
+from forde.engine.records import Batch, Differentiable, Forward, Memory, Precision, StepReport
+from forde.engine.rewinding import Start, beginning, rewound
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
 from forde.rules import Forces
 from forde.spaces import View
-
-Batch = Tensor | list[Tensor]
-"""One batch for all members, or one for each."""
-Precision = Literal["float32", "bf16"]
-Memory = Literal["speed", "balanced", "low"]
-"""Which forward passes are made again after the exchange, instead of being kept: none, half of them, all."""
-
-
-@dataclass(frozen=True)
-class Forward:
-    """What phase 1 hands to the exchange; all detached."""
-
-    losses: Tensor
-    """`[M]` mean loss of the batch, without priors."""
-    z: Tensor | None
-    """`[M, S, D]` representations, where members interact in this step."""
-    loss_gradients: Tensor | None
-    """`[M, S, D]` gradient of the loss with respect to z, where the space or rule asks for it."""
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What a step has to say."""
-
-    losses: Tensor
-    """`[M]` mean loss of the batch, without priors, before the update."""
-    repulsion: Tensor
-    """`[M]` R_i, scaled and weighted as it enters the objective; 0 where members did not interact."""
-    bandwidth: Tensor | None
-    """`[]` mean bandwidth of the kernel; None where there is none."""
-    z: Tensor | None
-    """`[M, S, D]` representations that were compared."""
-
-
-@dataclass(frozen=True)
-class Differentiable:
-    """One unit's forward pass with its autograd graph alive."""
-
-    losses: Tensor
-    """`[]` or `[M]` mean loss of the batch."""
-    objective: Tensor
-    """`[]` or `[M]` loss and those priors that are functions of outputs or features."""
-    z: Tensor | None
-    """`[S, D]` or `[M, S, D]` where members interact."""
-    loss_gradient: Tensor | None
-    """∂loss/∂z, detached, in the shape of z, where the space or rule asks for it."""
-
-
-@dataclass(frozen=True)
-class _Start:
-    """Where a forward pass began, so that it can be made again: batch, buffers and random numbers."""
-
-    x: Tensor
-    y: Tensor
-    buffers: list[Tensor]
-    random: list[Tensor]
 
 
 class Engine(ABC):
@@ -121,7 +65,7 @@ class Engine(ABC):
         self.precision = precision
         self.memory = memory
         self.head: tuple[str, ...] = share_heads(ensemble) if method.shared_head else ()
-        self._kept: dict[int, Differentiable | _Start] = {}
+        self._kept: dict[int, Differentiable | Start] = {}
         self._graph_checked = False
 
     @abstractmethod
@@ -292,7 +236,7 @@ class Engine(ABC):
 
     def _forward_unit(self, unit: int, x: Tensor, y: Tensor, *, repel: bool) -> Forward:
         """Phase 1 of one unit. Gradients of what does not repel are left in `.grad` at once."""
-        start = None if not repel or self._keeps_graph(unit) else self._start(unit, x, y)
+        start = None if not repel or self._keeps_graph(unit) else beginning(x, y, self.buffers(unit).values())
         graph = self.differentiable(unit, x, y, repel=repel)
         if not repel:
             torch.autograd.backward(
@@ -314,7 +258,7 @@ class Engine(ABC):
         the objective, and those of the repulsion are returned.
         """
         kept = self._kept.pop(unit)
-        graph = self._again(unit, kept) if isinstance(kept, _Start) else kept
+        graph = self._again(unit, kept) if isinstance(kept, Start) else kept
         inputs = list(self.groups[unit].values())
         roots, seeds = [graph.objective], [torch.ones_like(graph.objective)]
         assert graph.z is not None
@@ -332,19 +276,10 @@ class Engine(ABC):
         kept = {"speed": len(self.groups), "balanced": len(self.groups) // 2, "low": 0}[self.memory]
         return unit < kept
 
-    def _start(self, unit: int, x: Tensor, y: Tensor) -> _Start:
-        return _Start(x, y, [buffer.clone() for buffer in self.buffers(unit).values()], random_state(x.device))
-
-    def _again(self, unit: int, start: _Start) -> Differentiable:
-        """The forward pass as it was: the same random numbers, and buffers that move to where they are now."""
-        now = random_state(start.x.device)
-        with torch.no_grad():
-            for buffer, value in zip(self.buffers(unit).values(), start.buffers, strict=True):
-                buffer.copy_(value)
-        set_random_state(start.random, start.x.device)
-        graph = self.differentiable(unit, start.x, start.y, repel=True)
-        set_random_state(now, start.x.device)
-        return graph
+    def _again(self, unit: int, start: Start) -> Differentiable:
+        """The forward pass as it was."""
+        with rewound(start, self.buffers(unit).values()):
+            return self.differentiable(unit, start.x, start.y, repel=True)
 
     @property
     def _mixes_representations(self) -> bool:
@@ -472,16 +407,3 @@ class Engine(ABC):
     def _explaining(self) -> AbstractContextManager[None]:
         space = self.method.space
         return explaining_second_derivatives() if space is not None and space.needs_input_gradient else nullcontext()
-
-
-def random_state(device: torch.device) -> list[Tensor]:
-    """State of the random numbers that a forward pass on this device may draw."""
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
-
-
-def set_random_state(states: list[Tensor], device: torch.device) -> None:
-    """Inverse of `random_state`."""
-    torch.set_rng_state(states[0])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(states[1], device)

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from forde.engine.base import Engine, Memory, Precision, StepReport
+from forde.engine.base import Engine
 from forde.engine.capturable import captured, learning_rates, make_capturable, settings
 from forde.engine.guards import refuse_non_finite
+from forde.engine.records import Memory, Precision, StepReport
 from forde.ensemble import Ensemble
 from forde.methods.base import Method
 

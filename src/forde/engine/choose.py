@@ -7,9 +7,10 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from forde.engine.base import Engine, Memory, Precision
+from forde.engine.base import Engine
 from forde.engine.compiled import CompiledEngine, CompiledStackEngine, can_fuse
 from forde.engine.eager import EagerEngine
+from forde.engine.records import Memory, Precision
 from forde.engine.vectorized import VectorizedEngine, alike
 from forde.ensemble import Ensemble
 from forde.errors import unknown_name

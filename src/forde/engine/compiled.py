@@ -21,11 +21,12 @@ from torch import Tensor, fx
 from torch.optim import Optimizer
 
 from forde.engine.agreement import disagreement, gradients_by_name
-from forde.engine.base import Batch, Forward, Memory, Precision, StepReport, random_state, set_random_state
 from forde.engine.captured import CapturedSteps, Replay
 from forde.engine.eager import EagerEngine
 from forde.engine.exchange import exchange
 from forde.engine.fusing import can_fuse, fused
+from forde.engine.records import Batch, Forward, Memory, Precision, StepReport
+from forde.engine.rewinding import random_state, set_random_state
 from forde.engine.tracing import Traced, trace, trace_exchange
 from forde.engine.trial import Trial, seconds_to_compile
 from forde.engine.vectorized import VectorizedEngine, alike

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from forde.derivatives import LargeConvolutions
-from forde.engine.base import Engine, Memory, Precision
+from forde.engine.base import Engine
 from forde.engine.capture import capture, last_kept
 from forde.engine.part_of_batch import Statistics
+from forde.engine.records import Memory, Precision
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method

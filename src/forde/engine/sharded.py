@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from forde.engine.base import Batch, Forward, Memory, Precision, StepReport
 from forde.engine.choose import EngineName
 from forde.engine.eager import EagerEngine, refuse_different_parameters
 from forde.engine.flat import pack, unpack
@@ -26,6 +25,7 @@ from forde.engine.global_batchnorm import GlobalBatchNorm, normalise
 from forde.engine.heads import share_heads
 from forde.engine.mesh import Mesh
 from forde.engine.part_of_batch import Recording, Statistics
+from forde.engine.records import Batch, Forward, Memory, Precision, StepReport
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method

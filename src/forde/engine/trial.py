@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from forde.engine.base import StepReport
+from forde.engine.records import StepReport
 
 STEPS = 3
 SAVED_SHARE = 0.6

@@ -16,10 +16,10 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from forde.data.description import Images, Table
 from forde.engine import Engine, make_engine
-from forde.engine.base import Memory, Precision
 from forde.engine.choose import EngineName
 from forde.engine.guards import explaining_memory
 from forde.engine.mesh import ALONE, Mesh, Shape, checked_shape, joined, own_device
+from forde.engine.records import Memory, Precision
 from forde.engine.sharded import make_sharded_engine, refuse_uneven_batches, share_members
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, unknown_name

@@ -1,0 +1,54 @@
+"""What the phases of a step hand to each other, and what is said about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+Batch = Tensor | list[Tensor]
+"""One batch for all members, or one for each."""
+Precision = Literal["float32", "bf16"]
+Memory = Literal["speed", "balanced", "low"]
+"""Which forward passes are made again after the exchange, instead of being kept: none, half of them, all."""
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What phase 1 hands to the exchange; all detached."""
+
+    losses: Tensor
+    """`[M]` mean loss of the batch, without priors."""
+    z: Tensor | None
+    """`[M, S, D]` representations, where members interact in this step."""
+    loss_gradients: Tensor | None
+    """`[M, S, D]` gradient of the loss with respect to z, where the space or rule asks for it."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a step has to say."""
+
+    losses: Tensor
+    """`[M]` mean loss of the batch, without priors, before the update."""
+    repulsion: Tensor
+    """`[M]` R_i, scaled and weighted as it enters the objective; 0 where members did not interact."""
+    bandwidth: Tensor | None
+    """`[]` mean bandwidth of the kernel; None where there is none."""
+    z: Tensor | None
+    """`[M, S, D]` representations that were compared."""
+
+
+@dataclass(frozen=True)
+class Differentiable:
+    """One unit's forward pass with its autograd graph alive."""
+
+    losses: Tensor
+    """`[]` or `[M]` mean loss of the batch."""
+    objective: Tensor
+    """`[]` or `[M]` loss and those priors that are functions of outputs or features."""
+    z: Tensor | None
+    """`[S, D]` or `[M, S, D]` where members interact."""
+    loss_gradient: Tensor | None
+    """∂loss/∂z, detached, in the shape of z, where the space or rule asks for it."""
