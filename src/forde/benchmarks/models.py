@@ -47,10 +47,12 @@ class Problem(NamedTuple):
         return x.to(device), y.to(device)
 
 
-def _small_conv() -> nn.Module:
+def _small_conv(
+    norm: Callable[[int], nn.Module] = nn.BatchNorm2d, activation: Callable[[], nn.Module] = nn.ReLU
+) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.Conv2d(16, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.Conv2d(3, 16, 3, padding=1, bias=False), norm(16), activation(),
+        nn.Conv2d(16, 32, 3, 2, 1, bias=False), norm(32), activation(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
     )  # fmt: skip
 
@@ -60,10 +62,15 @@ MODELS: dict[str, tuple[int, Callable[[int], Problem]]] = {
     "mlp": (64, lambda size: Problem(lambda: MLP(size, [128, 128], 10), (size,), 10)),
     "transfer-mlp": (768, lambda size: Problem(lambda: MLP(size, [512] * 3, 10, batch_norm=True), (size,), 10)),
     "small-conv": (16, lambda size: Problem(_small_conv, (3, size, size), 10)),
+    "small-conv-groupnorm": (
+        16, lambda size: Problem(lambda: _small_conv(lambda channels: nn.GroupNorm(4, channels)), (3, size, size), 10),
+    ),
+    "small-conv-gelu": (16, lambda size: Problem(lambda: _small_conv(activation=nn.GELU), (3, size, size), 10)),
+    "small-conv-silu": (16, lambda size: Problem(lambda: _small_conv(activation=nn.SiLU), (3, size, size), 10)),
     "wrn16-4": (32, lambda size: Problem(lambda: wrn16_4(10), (3, size, size), 10)),
     "resnet18": (32, lambda size: Problem(lambda: resnet18(10), (3, size, size), 10)),
     "preact-resnet18": (64, lambda size: Problem(lambda: preact_resnet18(200), (3, size, size), 200)),
-}
+}  # fmt: skip
 """By name: the usual size, and the problem at any size."""
 
 

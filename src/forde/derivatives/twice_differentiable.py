@@ -11,11 +11,17 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from forde.derivatives import by_formulas, by_kernels
+from forde.derivatives.activations import gelu, silu
 from forde.derivatives.averages import average, axes_of_average
 from forde.derivatives.channels import BatchNorm
 from forde.derivatives.convolution import PLAIN, TRANSPOSED, plain, transposed
 from forde.derivatives.pooling import max_pool2d
+from forde.derivatives.rows import group_norm, instance_norm
 
+WITHOUT_COMPILER: dict[Callable[..., Any], Callable[..., Tensor]] = {
+    F.max_pool2d: max_pool2d, F.group_norm: group_norm, F.instance_norm: instance_norm, F.gelu: gelu, F.silu: silu,
+}  # fmt: skip
+"""A compiler merges torch's own."""
 RECTIFIERS = (F.relu, torch.relu, Tensor.relu)
 
 
@@ -48,8 +54,8 @@ class TwiceDifferentiable(TorchFunctionMode):
             return (by_formulas if self.for_compiler else by_kernels).batch_norm(call)
         if func in RECTIFIERS:
             return (by_formulas if self.for_compiler else by_kernels).relu(*args, **kwargs)
-        if func is F.max_pool2d and not self.for_compiler:
-            return max_pool2d(*args, **kwargs)
+        if not self.for_compiler and func in WITHOUT_COMPILER:
+            return WITHOUT_COMPILER[func](*args, **kwargs)
         if not self.for_compiler and (axes := axes_of_average(func, args, kwargs)) is not None:
             return average(args[0], axes[0], keepdim=axes[1])
         return func(*args, **kwargs)
