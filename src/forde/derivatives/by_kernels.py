@@ -115,28 +115,18 @@ def _adjoint(  # noqa: PLR0917
     return to_g, to_y, None if weight is None else s.mul_(inverse)
 
 
-def batch_norm(call: BatchNorm) -> Tensor:
-    """As `torch.nn.functional.batch_norm(training=True)` on `[B, C, ...]`; moves the running statistics.
+def normalise(call: BatchNorm, *, telling: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """As `torch.nn.functional.batch_norm(training=True)` on `[B, C, ...]`, and μ and r `[C]`.
+
+    Args:
+        call: its arguments; the running statistics are moved.
+        telling: whether μ and r are functions of y, which can be differentiated, or numbers.
 
     >>> y = torch.randn(8, 3, 4, 4)
     >>> expected = torch.nn.functional.batch_norm(y, None, None, training=True)
-    >>> torch.equal(batch_norm(BatchNorm(y, None, None)), expected)
+    >>> torch.equal(normalise(BatchNorm(y, None, None))[0], expected)
     True
     """
-    return _normalise(call, telling=False)[0]
-
-
-def normalise(call: BatchNorm) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, and μ and r `[C]` as functions of y.
-
-    >>> _, mean, inverse = normalise(BatchNorm(torch.tensor([[1.0], [3.0]]), None, None, eps=1e-9))
-    >>> mean, inverse
-    (tensor([2.]), tensor([1.]))
-    """
-    return _normalise(call, telling=True)
-
-
-def _normalise(call: BatchNorm, *, telling: bool) -> tuple[Tensor, Tensor, Tensor]:
     y, running_mean, running_var, weight, bias, _, momentum, eps = call
     refuse_one_value(y)
     statistics = () if running_mean is None or running_var is None else (running_mean, running_var)

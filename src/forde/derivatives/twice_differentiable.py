@@ -51,7 +51,7 @@ class TwiceDifferentiable(TorchFunctionMode):
         if func in TRANSPOSED:
             return transposed(func, TRANSPOSED[func], *args, **kwargs, for_compiler=self.for_compiler)
         if func is F.batch_norm and (call := BatchNorm(*args, **kwargs)).training:
-            return (by_formulas if self.for_compiler else by_kernels).batch_norm(call)
+            return (by_formulas if self.for_compiler else by_kernels).normalise(call)[0]
         if func in RECTIFIERS:
             return (by_formulas if self.for_compiler else by_kernels).relu(*args, **kwargs)
         if not self.for_compiler and func in WITHOUT_COMPILER:

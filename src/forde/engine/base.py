@@ -15,6 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -338,7 +339,8 @@ class Engine(ABC):
     def _recording(self, *, linked: bool) -> Recording:
         if not self.cheap_convolutions:
             return Recording(values=linked)
-        return Recording((by_formulas if self.fuse else by_kernels).normalise, values=linked)
+        normalise = (by_formulas if self.fuse else by_kernels).normalise
+        return Recording(partial(normalise, telling=True), values=linked)
 
     def _view(
         self,
