@@ -124,6 +124,7 @@ def test_members_that_start_alike_are_reported(caplog: pytest.LogCaptureFixture)
         (lambda: forde.method("forde-tuned", alpha=1.5), "between 0"),
         (lambda: forde.method("forde-pca", repulsion_every=0), "whole number"),
         (lambda: forde.method("forde-pca", repulsion_fraction=0), r"\(0, 1\]"),
+        (lambda: forde.method("forde-pca", repulsion_fraction="a quarter"), r"'a quarter', but a number in \(0, 1\]"),
         (lambda: forde.method("forde-pca", bandwidth=-1.0), "positive"),
         (lambda: forde.method("lit", weight_decay=-1.0), "0 or a positive number"),
         (lambda: forde.method("function-rde", of="labels"), "'logits' or 'probs'"),

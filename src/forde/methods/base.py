@@ -66,8 +66,8 @@ class Method:
     def _check(self) -> None:
         if not isinstance(self.repulsion_every, int) or self.repulsion_every < 1:
             raise FordeError(f"repulsion_every is {self.repulsion_every!r}, but a whole number ≥ 1 was expected.")
-        if not 0 < self.repulsion_fraction <= 1:
-            raise FordeError(f"repulsion_fraction is {self.repulsion_fraction}, but a number in (0, 1] was expected.")
+        if not isinstance(self.repulsion_fraction, int | float) or not 0 < self.repulsion_fraction <= 1:
+            raise FordeError(f"repulsion_fraction is {self.repulsion_fraction!r}, but a number in (0, 1] was expected.")
         if self.space is None:
             return
         assert self.kernel is not None and self.rule is not None
