@@ -57,6 +57,23 @@ def _small_conv(
     )  # fmt: skip
 
 
+def _lenet(size: int) -> nn.Module:
+    last = ((size - 4) // 2 - 4) // 2
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(16 * last**2, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+
+
+def _mnist_cnn(size: int) -> nn.Module:
+    """Of torch's first example, without its dropout."""
+    last = (size - 4) // 2
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(64 * last**2, 128), nn.ReLU(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
 MODELS: dict[str, tuple[int, Callable[[int], Problem]]] = {
     "toy-mlp": (2, lambda size: Problem(lambda: MLP(size, [50, 50], 2), (size,), 2)),
     "mlp": (64, lambda size: Problem(lambda: MLP(size, [128, 128], 10), (size,), 10)),
@@ -67,6 +84,8 @@ MODELS: dict[str, tuple[int, Callable[[int], Problem]]] = {
     ),
     "small-conv-gelu": (16, lambda size: Problem(lambda: _small_conv(activation=nn.GELU), (3, size, size), 10)),
     "small-conv-silu": (16, lambda size: Problem(lambda: _small_conv(activation=nn.SiLU), (3, size, size), 10)),
+    "lenet": (32, lambda size: Problem(lambda: _lenet(size), (3, size, size), 10)),
+    "mnist-cnn": (28, lambda size: Problem(lambda: _mnist_cnn(size), (1, size, size), 10)),
     "wrn16-4": (32, lambda size: Problem(lambda: wrn16_4(10), (3, size, size), 10)),
     "resnet18": (32, lambda size: Problem(lambda: resnet18(10), (3, size, size), 10)),
     "preact-resnet18": (64, lambda size: Problem(lambda: preact_resnet18(200), (3, size, size), 200)),

@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from forde.derivatives import ShapesForCudnn, TwiceDifferentiable, by_formulas, by_kernels
 from forde.engine.capture import still_statistics
 from forde.engine.exchange import exchange
+from forde.engine.freed_memory import keep_freed_memory
 from forde.engine.guards import (
     differentiable,
     explaining_second_derivatives,
@@ -66,6 +67,8 @@ class Engine(ABC):
         self.precision = precision
         self.memory = memory
         self.head: tuple[str, ...] = share_heads(ensemble) if method.shared_head else ()
+        if ensemble.device.type == "cpu":
+            keep_freed_memory()
         self._kept: dict[int, Differentiable | Start] = {}
         self._graph_checked = False
 
@@ -337,9 +340,7 @@ class Engine(ABC):
         return view, compared, replaying
 
     def _recording(self, *, linked: bool) -> Recording:
-        if not self.cheap_convolutions:
-            return Recording(values=linked)
-        normalise = (by_formulas if self.fuse else by_kernels).normalise
+        normalise = (by_formulas if self.fuse and self.cheap_convolutions else by_kernels).normalise
         return Recording(partial(normalise, telling=True), values=linked)
 
     def _view(

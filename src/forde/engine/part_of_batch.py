@@ -35,7 +35,7 @@ Normalise = Callable[[BatchNorm], tuple[Tensor, Tensor, Tensor]]
 
 
 def measured(call: BatchNorm) -> tuple[Tensor, Tensor, Tensor]:
-    """torch's own BatchNorm of `[B, C, ...]`, and beside it μ and r, for engines without one that tells them.
+    """torch's own BatchNorm of `[B, C, ...]`, and beside it μ and r, for stacked members.
 
     >>> _, mean, inverse = measured(BatchNorm(torch.tensor([[1.0], [3.0]]), None, None, training=True, eps=1e-9))
     >>> mean, inverse
