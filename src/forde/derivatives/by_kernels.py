@@ -23,31 +23,29 @@ from torch.autograd.function import once_differentiable
 from forde.derivatives.channels import BatchNorm, plus, refuse_one_value, spread, through_statistics, wide
 from forde.derivatives.layout import in_layout_of
 
+# Unlike `native_batch_norm` this one says that it changes the statistics, which a trace has to know.
+_kernel = torch.ops.aten._native_batch_norm_legit
+
 
 class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, telling: bool, y: Tensor, weight: Tensor | None, bias: Tensor | None, *settings: Any
+        ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, *settings: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
-        # Unlike `native_batch_norm` this one says that it changes the statistics, which a trace has to know.
-        out, mean, inverse = torch.ops.aten._native_batch_norm_legit(y, weight, bias, *settings)
+        out, mean, inverse = _kernel(y, weight, bias, *settings)
         ctx.save_for_backward(y, weight, mean, inverse)
-        if not telling:
-            ctx.mark_non_differentiable(mean, inverse)
+        ctx.mark_non_differentiable(mean, inverse)
         ctx.set_materialize_grads(False)
         return out, mean, inverse
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        g, of_mean, of_inverse = cotangents
+        g, wanted = cotangents[0], ctx.needs_input_grad
+        if g is None:
+            return (None,) * len(wanted)
         y, weight, mean, inverse = ctx.saved_tensors
-        gy = gw = gb = None
-        if g is not None:
-            gy, gw, gb = _Gradient.apply(g, y, weight, mean, inverse)
-        if (through := through_statistics(y, mean, inverse, of_mean, of_inverse)) is not None:
-            gy = plus(gy, through).to(y.dtype)
-        wanted = ctx.needs_input_grad
-        return None, gy, gw if wanted[2] else None, gb if wanted[3] else None, *[None] * (len(wanted) - 4)
+        gy, gw, gb = _Gradient.apply(g, y, weight, mean, inverse)
+        return gy, gw if wanted[1] else None, gb if wanted[2] else None, *[None] * (len(wanted) - 3)
 
 
 class _Gradient(torch.autograd.Function):
@@ -73,6 +71,23 @@ class _Gradient(torch.autograd.Function):
         if of_gb is not None:  # gb = Σ g
             to_g = plus(to_g, spread(of_gb, y).expand_as(y))
         return None if to_g is None else to_g.to(g.dtype), None if to_y is None else to_y.to(y.dtype), to_w, None, None
+
+
+class _Tell(torch.autograd.Function):
+    """μ and r, which the kernel has found already, as functions of y."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(y, mean, inverse)
+        ctx.set_materialize_grads(False)
+        return mean.view_as(mean), inverse.view_as(inverse)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, None, None]:
+        y, mean, inverse = ctx.saved_tensors
+        to_y = through_statistics(y, mean, inverse, *cotangents)
+        return None if to_y is None else to_y.to(y.dtype), None, None
 
 
 def _project(
@@ -120,7 +135,8 @@ def normalise(call: BatchNorm, *, telling: bool = False) -> tuple[Tensor, Tensor
 
     Args:
         call: its arguments; the running statistics are moved.
-        telling: whether μ and r are functions of y, which can be differentiated, or numbers.
+        telling: whether μ and r are functions of y, or numbers. If so, what will be differentiated twice has to be
+            normalised elsewhere, by these: the second derivative of the output is torch's own here, and slow.
 
     >>> y = torch.randn(8, 3, 4, 4)
     >>> expected = torch.nn.functional.batch_norm(y, None, None, training=True)
@@ -130,7 +146,11 @@ def normalise(call: BatchNorm, *, telling: bool = False) -> tuple[Tensor, Tensor
     y, running_mean, running_var, weight, bias, _, momentum, eps = call
     refuse_one_value(y)
     statistics = () if running_mean is None or running_var is None else (running_mean, running_var)
-    found: tuple[Tensor, Tensor, Tensor] = _Normalise.apply(telling, y, weight, bias, *statistics, True, momentum, eps)
+    settings = (*statistics, True, momentum, eps)
+    if telling:
+        out, mean, inverse = _kernel(y, weight, bias, *settings)
+        return out, *_Tell.apply(y, mean, inverse)
+    found: tuple[Tensor, Tensor, Tensor] = _Normalise.apply(y, weight, bias, *settings)
     return found
 
 
