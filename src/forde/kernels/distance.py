@@ -39,8 +39,8 @@ def squared_distances(live: Tensor, frozen: Tensor | None = None) -> Tensor:
     return result
 
 
-WIDE = 32
-"""From here on a loop over members is faster on a CPU than torch's own over all numbers (10 times at 768)."""
+WIDE = 128
+"""From here on a loop over members is faster on a CPU than torch's own function (at 768 half as long)."""
 IN_CACHE = 1 << 19
 """Numbers of one slice of the loop (2 MiB in float32)."""
 
