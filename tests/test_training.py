@@ -224,7 +224,10 @@ class TestTasks:
     def test_own_loss(self) -> None:
         x, _ = data()
         y = x.sum(1)
-        trained = ensemble(likelihood=lambda output, y: (output.sum(-1) - y).abs())
+        loss = forde.likelihoods.Custom(
+            lambda output, y: (output.sum(-1) - y).abs(), scalar=lambda output, y: output.sum(-1)
+        )
+        trained = ensemble(likelihood=loss)
         history = forde.fit(trained, "forde-identity", (x, y), epochs=20, lr=0.01, progress=False)
         assert history["loss"][-1] < history["loss"][0]
         assert trained.predict(x).mean.shape == (64, 3)

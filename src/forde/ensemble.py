@@ -16,7 +16,7 @@ from forde.data.description import Images
 from forde.data.inputs import normalise
 from forde.errors import FordeError
 from forde.inference import running
-from forde.likelihoods import Likelihood, as_likelihood, likelihood_from_config
+from forde.likelihoods import Custom, Likelihood, as_likelihood, likelihood_from_config
 from forde.prediction import Prediction
 
 log = logging.getLogger(__name__)
@@ -144,6 +144,8 @@ class Ensemble(nn.Module):
             seed=config["seed"],
             likelihood=stored if likelihood is None else likelihood,
         )
+        if isinstance(ensemble.likelihood, Custom):
+            ensemble.likelihood = ensemble.likelihood.restored(config["likelihood"])
         saving.load_weights(folder, ensemble)
         return ensemble.to(device).eval()
 

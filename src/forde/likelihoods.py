@@ -3,16 +3,17 @@
 All losses are in *mean-loss units*: the mean over the batch of −log p(y|x, θ), so that a weight decay λ is a
 Gaussian prior of precision N·λ and exact Wasserstein repulsion carries the factor 1/N.
 
-Outputs may carry leading member axes: `[B, C]` for one member or `[M, B, C]` for stacked ones.
+A likelihood is written for one member: outputs `[B, ...]`. `View` maps it over stacked members.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,18 +29,32 @@ class Likelihood(ABC):
     """A loss, the scalar whose input gradient members are compared by, and the meaning of the output."""
 
     name: ClassVar[str]
+    takes_stacks: ClassVar[bool] = False
+    """Whether `loss`, `scalar` and `log_prob` also take outputs `[M, B, C]` of stacked members, for speed."""
 
     @abstractmethod
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """Mean loss over the batch: `[..., B, C]`, `[B]` → `[...]`."""
+        """Mean loss over the batch: `[B, ...]`, `[B, ...]` → `[]`."""
 
     @abstractmethod
     def scalar(self, output: Tensor, y: Tensor) -> Tensor:
-        """The scalar of each sample that input gradients are taken of: `[..., B, C]` → `[..., B]`."""
+        """The scalar of each sample that input gradients are taken of: `[B, ...]` → `[B]`."""
+
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        """Log-probability of the true class: `[B, C]`, `[B]` → `[B]`."""
+        raise FordeError("output='log_prob' needs class probabilities; use output='logit' for regression.")
 
     @abstractmethod
     def prediction(self, outputs: Tensor) -> Prediction:
-        """`[M, B, C]` → prediction of the ensemble."""
+        """`[M, B, ...]` → prediction of the ensemble."""
+
+    def knowing(self, y: Tensor) -> Likelihood:
+        """The likelihood with what the first targets `[B, ...]` of a training tell about it."""
+        return self
+
+    def without_scalar(self, output: Tensor, y: Tensor) -> str | None:
+        """Why `scalar` has no meaning for such an output and targets, in a sentence; None where it has one."""
+        return None
 
     def check_targets(self, y: Tensor) -> None:
         """Refuse targets that no network could be trained on."""
@@ -72,6 +87,7 @@ class Classification(Likelihood):
     """
 
     name: ClassVar[str] = "classification"
+    takes_stacks: ClassVar[bool] = True
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         if output.ndim == 2:
@@ -85,7 +101,6 @@ class Classification(Likelihood):
         return _at_label(output, y)
 
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
-        """Log-probability of the true class: `[..., B, C]` → `[..., B]`."""
         return _log_prob_of_label(output, y)
 
     def prediction(self, outputs: Tensor) -> ClassificationPrediction:
@@ -114,6 +129,7 @@ class Classification(Likelihood):
 
 
 class _Regression(Likelihood):
+    takes_stacks: ClassVar[bool] = True
     outputs_per_target: ClassVar[int] = 1
 
     def _targets_like(self, mean: Tensor, y: Tensor) -> Tensor:
@@ -196,9 +212,18 @@ class LearnedNoiseRegression(_Regression):
         return mean, F.softplus(raw) + VARIANCE_FLOOR
 
 
-@dataclass(frozen=True)
 class Custom(Likelihood):
-    """The user's own loss: `function(output, y)` returns a scalar or one value per sample.
+    """The user's own loss, for one member.
+
+    Args:
+        function: `function(output, y)` of a batch's output `[B, ...]` and targets; returns a scalar or one value per
+            sample.
+        scalar: `scalar(output, y)` → `[B]`, of which methods that compare input gradients take the gradient. Without
+            one it is the logit of the true class, as in classification, where y `[B]` holds integers and the output
+            is `[B, C]`; elsewhere such a method is refused.
+        prediction: what the outputs `[M, B, ...]` mean: `"classification"`, `"raw"`, or a function that makes a
+            prediction of them. Without one it is found in training: classification where y `[B]` holds integers and
+            the output is `[B, C]`, else raw outputs.
 
     >>> absolute = Custom(lambda output, y: (output.squeeze(-1) - y).abs())
     >>> float(absolute.loss(torch.ones(4, 1), torch.zeros(4)))
@@ -206,18 +231,88 @@ class Custom(Likelihood):
     """
 
     name: ClassVar[str] = "custom"
-    function: Callable[[Tensor, Tensor], Tensor]
+
+    def __init__(
+        self,
+        function: Callable[[Tensor, Tensor], Tensor],
+        *,
+        scalar: Callable[[Tensor, Tensor], Tensor] | None = None,
+        prediction: Literal["classification", "raw"] | Callable[[Tensor], Prediction] | None = None,
+    ) -> None:
+        if isinstance(prediction, str) and prediction not in ("classification", "raw"):
+            raise unknown_name("prediction", prediction, ("classification", "raw"))
+        self.function, self._scalar, self._prediction = function, scalar, prediction
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        if output.ndim > 2:  # stacked members: the user's function knows one member only
-            return torch.stack([self.loss(member, y) for member in output])
         return self.function(output, y).mean()
 
     def scalar(self, output: Tensor, y: Tensor) -> Tensor:
-        return output.sum(-1) if output.ndim > 1 else output
+        if self._scalar is not None:
+            return self._scalar(output, y)
+        _refuse_other_than_classes(output, y)
+        return _at_label(output, y)
 
-    def prediction(self, outputs: Tensor) -> RawPrediction:
-        return RawPrediction(outputs)
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        _refuse_other_than_classes(output, y)
+        return _log_prob_of_label(output, y)
+
+    def prediction(self, outputs: Tensor) -> Prediction:
+        if callable(self._prediction):
+            return self._prediction(outputs)
+        classes = self._prediction == "classification" and outputs.ndim == 3 and outputs.shape[-1] > 1
+        return ClassificationPrediction(outputs) if classes else RawPrediction(outputs)
+
+    def knowing(self, y: Tensor) -> Custom:
+        if self._prediction is not None or not _holds_labels(y):
+            return self
+        return self._with_prediction("classification")
+
+    def restored(self, config: dict[str, Any]) -> Custom:
+        """This loss, with the meaning of outputs that was saved with the ensemble where it states none itself."""
+        stored = config.get("prediction")
+        return self if self._prediction is not None or stored is None else self._with_prediction(stored)
+
+    def _with_prediction(self, prediction: Literal["classification", "raw"]) -> Custom:
+        known = copy.copy(self)
+        known._prediction = prediction
+        return known
+
+    def without_scalar(self, output: Tensor, y: Tensor) -> str | None:
+        if self._scalar is not None:
+            return None
+        if not _are_classes(output, y):
+            return _no_scalar(output, y)
+        labels = range(output.shape[1])
+        return None if all(int(label) in labels for label in y.aminmax()) else _no_scalar(output, y)
+
+    def config(self) -> dict[str, Any]:
+        stated = self._prediction if isinstance(self._prediction, str) else None
+        return {"name": self.name, **({} if stated is None else {"prediction": stated})}
+
+
+NO_SCALAR = (
+    "so forde does not know of which scalar of your own loss to take input gradients; name one value per sample with "
+    "Custom(loss, scalar=lambda output, y: ...), or choose 'deep-ensemble' or 'function-rde'."
+)
+
+
+def _no_scalar(output: Tensor, y: Tensor) -> str:
+    return f"the output is {list(output.shape)} and the targets are {list(y.shape)} of {y.dtype}, {NO_SCALAR}"
+
+
+def _refuse_other_than_classes(output: Tensor, y: Tensor) -> None:
+    if not _are_classes(output, y):
+        raise FordeError(_no_scalar(output, y))
+
+
+def _are_classes(output: Tensor, y: Tensor) -> bool:
+    """Whether there is one output per class and one label per sample."""
+    return _holds_labels(y) and output.ndim == 2 and output.shape[1] > 1
+
+
+def _holds_labels(y: Tensor) -> bool:
+    """Whether targets are one integer per sample."""
+    return y.ndim == 1 and not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)
 
 
 NAMED: dict[str, type[Likelihood]] = {cls.name: cls for cls in (Classification, Regression, LearnedNoiseRegression)}
@@ -243,7 +338,8 @@ def likelihood_from_config(config: dict[str, Any]) -> Likelihood:
     options = dict(config)
     name = options.pop("name", None)
     if name == Custom.name:
-        return Custom(_lost_loss)
+        prediction = options.get("prediction")
+        return Custom(_lost_loss, prediction=prediction if prediction in ("classification", "raw") else None)
     if name not in NAMED:
         raise unknown_name("likelihood", name, NAMED)
     try:

@@ -135,16 +135,18 @@ def _is_whole(value: Any, *, at_least: int) -> bool:
 
 
 def _is_likelihood(value: Any) -> bool:
-    """Whether it is a name and numbers; which ones there must be is for the likelihood to say."""
+    """Whether it is a name, and numbers or further names; which ones there must be is for the likelihood to say."""
     if not isinstance(value, dict):
         return False
     options = dict(value)
-    name = options.pop("name", None)
-    return (
-        isinstance(name, str)
-        and name.isprintable()
-        and all(type(option) in (int, float) and abs(option) <= sys.float_info.max for option in options.values())
+    return _is_name(options.pop("name", None)) and all(
+        _is_name(option) or (type(option) in (int, float) and abs(option) <= sys.float_info.max)
+        for option in options.values()
     )
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable()
 
 
 def _members(names: Iterable[str]) -> set[str]:

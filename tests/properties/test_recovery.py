@@ -36,6 +36,8 @@ class Particle(nn.Module):
 class Density(forde.likelihoods.Custom):
     """−log π of all stacked particles at once."""
 
+    takes_stacks = True
+
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return self.function(output, y).mean(-1)
 

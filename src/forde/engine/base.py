@@ -366,8 +366,16 @@ class Engine(ABC):
                 stack.enter_context(ShapesForCudnn())
             view = self._run(unit, inputs, y, tensors, statistics)
         if self.checks:
-            self.ensemble.likelihood.check_output(view.output[0] if view.stacked else view.output, y)
+            self._check_output(view, differentiate=differentiate)
         return view
+
+    def _check_output(self, view: View, *, differentiate: bool) -> None:
+        likelihood, output = self.ensemble.likelihood, view.output[0] if view.stacked else view.output
+        likelihood.check_output(output, view.y)
+        if differentiate and self.method.space is not None and self.method.space.needs_scalar:
+            reason = likelihood.without_scalar(output, view.y)
+            if reason is not None:
+                raise FordeError(reason)
 
     def _second_derivatives(self) -> AbstractContextManager[object]:
         """What a forward pass runs in that will be differentiated twice."""

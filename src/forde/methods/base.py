@@ -14,7 +14,7 @@ from forde.kernels.metric import Identity
 from forde.kernels.rbf import RBF
 from forde.priors import Isotropic, Prior, TrainingData
 from forde.rules import WGD, Rule
-from forde.spaces import FeatureLayer, InputGradients, Space
+from forde.spaces import FeatureLayer, Space
 from forde.spaces.features import last_linear
 
 
@@ -76,7 +76,7 @@ class Method:
                 f"{type(self.rule).__name__} needs a symmetric kernel, but this one has a bandwidth per column or row; "
                 "use bandwidth='per_sample', 'global' or a number."
             )
-        if self.kernel.needs_training_data and not isinstance(self.space, InputGradients):
+        if self.kernel.needs_training_data and not self.space.needs_input_gradient:
             raise FordeError(
                 f"a PCA metric compares input gradients along directions of the inputs, but the space is "
                 f"{type(self.space).__name__}; use InputGradients or metric=Identity()."

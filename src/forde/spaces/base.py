@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from forde.likelihoods import Likelihood
@@ -41,7 +42,18 @@ class View:
 
     def loss(self) -> Tensor:
         """Mean loss of the batch, or this view's part of it: `[]` or `[M]`."""
-        return self.part(self.likelihood.loss(self.output.float() if self.output.itemsize < 4 else self.output, self.y))
+        return self.part(self.of_outputs(self.likelihood.loss, takes_stacks=self.likelihood.takes_stacks))
+
+    def of_outputs(self, function: Callable[[Tensor, Tensor], Tensor], *, takes_stacks: bool = False) -> Tensor:
+        """`function(output [B, ...], y)` of each member, in float32 or better: `[...]` or `[M, ...]`.
+
+        Args:
+            takes_stacks: whether the function also takes all members' outputs at once.
+        """
+        output = self.output.float() if self.output.itemsize < 4 else self.output
+        if self.stacked and not takes_stacks:
+            return torch.stack([function(member, self.y) for member in output])
+        return function(output, self.y)
 
     def part(self, mean: Tensor) -> Tensor:
         """What a mean over these samples contributes to the mean over the batch."""
@@ -74,6 +86,8 @@ class Space(ABC):
     mixes: ClassVar[Literal["representation", "weights"]] = "representation"
     """Where rules that share driving forces between members (SVGD) mix them."""
     needs_input_gradient: ClassVar[bool] = False
+    needs_scalar: bool = False
+    """Whether `represent` asks the likelihood for its scalar."""
     needs_loss_gradient: bool = False
     """Whether `project` wants the gradient of the loss with respect to the representation."""
     uses_batch: ClassVar[bool] = True

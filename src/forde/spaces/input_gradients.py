@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from forde.errors import FordeError
-from forde.likelihoods import Classification
 from forde.spaces.base import Space, View
 from forde.vectors import unit
 
@@ -58,6 +57,10 @@ class InputGradients(Space):
                 "expected 'logit', 'log_prob', 'ce' or a function of (output, y)."
             )
 
+    @property
+    def needs_scalar(self) -> bool:  # type: ignore[override]
+        return self.output in ("logit", "log_prob")
+
     def represent(self, view: View) -> Tensor:
         gradients = input_gradients(self.scalar(view), view.x).flatten(view.lead + 1)
         # Half precision would lose eps and most of the direction.
@@ -66,18 +69,13 @@ class InputGradients(Space):
 
     def scalar(self, view: View) -> Tensor:
         """Sum over samples (and members: they do not share inputs) of the scalar that is differentiated."""
-        output = view.output.float() if view.output.itemsize < 4 else view.output
         if callable(self.output):
-            if view.stacked:
-                return torch.stack([self.output(member, view.y).sum() for member in output]).sum()
-            return self.output(output, view.y).sum()
+            return view.of_outputs(self.output).sum()
         if self.output == "ce":
             return view.loss().sum()
-        if self.output == "log_prob":
-            if not isinstance(view.likelihood, Classification):
-                raise FordeError("output='log_prob' needs class probabilities; use output='logit' for regression.")
-            return view.likelihood.log_prob(output, view.y).sum()
-        return view.likelihood.scalar(output, view.y).sum()
+        likelihood = view.likelihood
+        function = likelihood.log_prob if self.output == "log_prob" else likelihood.scalar
+        return view.of_outputs(function, takes_stacks=likelihood.takes_stacks).sum()
 
 
 def input_gradients(scalar: Tensor, x: Tensor) -> Tensor:

@@ -27,7 +27,8 @@ def probe(ensemble: Ensemble, x: Tensor, y: Tensor) -> dict[str, float]:
         for member in ensemble.members:
             with torch.enable_grad():
                 output = member(inputs)
-                if inputs.requires_grad and output.requires_grad:
+                there = inputs.requires_grad and output.requires_grad
+                if there and ensemble.likelihood.without_scalar(output, y) is None:
                     scalar = ensemble.likelihood.scalar(output, y).sum()
                     gradients += torch.autograd.grad(scalar, inputs, allow_unused=True, materialize_grads=True)
             outputs.append(output.detach())

@@ -30,8 +30,12 @@ class Feed(ABC):
         """One pass in random order: batches `(x [B, ...], y [B])`."""
 
     @abstractmethod
+    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """One pass over inputs and targets, in any order."""
+
     def inputs(self) -> Iterator[Tensor]:
         """One pass over the inputs, in any order."""
+        return (x for x, _ in self.pairs())
 
     def generators(self) -> list[torch.Generator]:
         """Sources of random numbers of its own, beside the one that `epoch` is given."""
@@ -62,8 +66,8 @@ class TensorFeed(Feed):
             chosen = order[start : min(start + self.batch_size, end)]
             yield self.x[chosen], self.y[chosen]
 
-    def inputs(self) -> Iterator[Tensor]:
-        return iter(self.x.split(INPUT_BATCH))
+    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return zip(self.x.split(INPUT_BATCH), self.y.split(INPUT_BATCH), strict=True)
 
     def batch_sizes(self) -> set[int]:
         return sizes_of_batches(self.size, self.batch_size, drop_last=self.drop_last)
@@ -80,18 +84,15 @@ class LoaderFeed(Feed):
         self.loader = loader
         self.likelihood = likelihood
         dataset = loader.dataset
-        self.size = len(dataset) if isinstance(dataset, Sized) else sum(len(y) for _, y in self._pairs())
+        self.size = len(dataset) if isinstance(dataset, Sized) else sum(len(y) for _, y in self.pairs())
         if self.size == 0:
             raise FordeError("the training data is empty; pass at least one sample.")
 
     def epoch(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         self._seed(generator)
-        for x, y in self._pairs():
+        for x, y in self.pairs():
             _check_batch(x, y, self.likelihood)
             yield x, _as_targets(y, self.likelihood)
-
-    def inputs(self) -> Iterator[Tensor]:
-        return (x for x, _ in self._pairs())
 
     def generators(self) -> list[torch.Generator]:
         owners = (self.loader, self.loader.sampler, getattr(self.loader.batch_sampler, "sampler", None))
@@ -103,7 +104,7 @@ class LoaderFeed(Feed):
         if self.loader.generator is not None:
             self.loader.generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))
 
-    def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         for batch in self.loader:
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
                 raise FordeError(

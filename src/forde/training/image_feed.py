@@ -153,11 +153,12 @@ class ImageFeed(Feed):
             x = augment(padded, draws.at(index), self.height, self.width)
             yield self.normalised(x), self.labels[index]
 
-    def inputs(self) -> Iterator[Tensor]:
+    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         order = torch.arange(self.size)
-        for padded in self._padded(order, order.to(self.device), INPUT_BATCH, workers=0):
-            inside = padded[:, self.pad : self.pad + self.height, self.pad : self.pad + self.width]
-            yield self.normalised(inside)
+        padded = self._padded(order, order.to(self.device), INPUT_BATCH, workers=0)
+        for images, labels in zip(padded, self.labels.split(INPUT_BATCH), strict=True):
+            inside = images[:, self.pad : self.pad + self.height, self.pad : self.pad + self.width]
+            yield self.normalised(inside), labels
 
     def batch_sizes(self) -> set[int]:
         return sizes_of_batches(self.size, self.batch_size, drop_last=self.drop_last)

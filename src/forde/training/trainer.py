@@ -146,12 +146,11 @@ def fit(
         share_members(ensemble, group)
         feed = _feed(data, ensemble, batch_size=batch_size, drop_last=drop_last, augmentation=augmentation)
         refuse_uneven_batches(feed.batch_sizes(), group)
-        inputs = TrainingData(lambda: map(ensemble.as_input, feed.inputs()), feed.size)
         stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         torch.manual_seed(seed)
         share_random_states(group, target)
         ensemble.train()
-        fitted = _fitted(method, ensemble, inputs)
+        fitted = _fitted(method, ensemble, feed)
         history, planned = History(fitted), epochs * max(1, feed.size // batch_size)
         name: EngineName = "eager" if independent_data else engine
         runner: Engine = (
@@ -223,9 +222,13 @@ def _joined(mesh: Shape | Literal["auto"] | None, ensemble: Ensemble, device: to
         yield found
 
 
-def _fitted(method: Method, ensemble: Ensemble, inputs: TrainingData) -> Method:
-    """The method as it is with this data."""
-    _look_at_inputs(method, ensemble, next(iter(inputs.batches())))
+def _fitted(method: Method, ensemble: Ensemble, feed: Feed) -> Method:
+    """The method as it is with this data; the likelihood learns from it too."""
+    first = next(iter(feed.pairs()), None)
+    if first is not None:
+        _look_at_inputs(method, ensemble, first[0])
+        ensemble.likelihood = ensemble.likelihood.knowing(first[1])
+    inputs = TrainingData(lambda: map(ensemble.as_input, feed.inputs()), feed.size)
     fitted = method.prepare(ensemble.members[0], inputs)
     if fitted.metric_note is not None:
         log.info("%s: %s", fitted.name, fitted.metric_note)
