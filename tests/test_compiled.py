@@ -286,7 +286,7 @@ class TestFit:
         caplog.set_level("INFO", "forde")
         random.seed(0)  # the plain step and the trace then take different branches
         self.fit(Skipping, "compiled")
-        assert "does the forward pass branch in Python?" in caplog.text
+        assert "it draws Python's random numbers" in caplog.text
 
     def test_loss_that_is_not_finite_stops(self) -> None:
         with pytest.raises(forde.FordeError, match="the loss of member"):

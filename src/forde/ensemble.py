@@ -15,7 +15,7 @@ from forde import saving
 from forde.data.description import Images
 from forde.data.inputs import normalise
 from forde.errors import FordeError
-from forde.inference import running
+from forde.inference import Untouched, running
 from forde.likelihoods import Custom, Likelihood, as_likelihood, likelihood_from_config
 from forde.prediction import Prediction
 
@@ -72,7 +72,8 @@ class Ensemble(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs of all members on one batch: `[B, ...]` → `[M, B, C]`."""
-        return torch.stack([member(x) for member in self.members])
+        untouched = Untouched(x)
+        return torch.stack([member(untouched.copy()) for member in self.members])
 
     @torch.no_grad()
     def predict(

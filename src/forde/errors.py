@@ -38,3 +38,12 @@ def unknown_name(kind: str, given: object, known: Iterable[str]) -> FordeError:
     near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
     hint = f"; did you mean '{near[0]}'?" if near else "."
     return FordeError(f"unknown {kind} '{given}'{hint} Known: {', '.join(names) or 'none'}.")
+
+
+def first_line(error: Exception) -> str:
+    """What an error says first, for a sentence of one's own.
+
+    >>> first_line(ValueError("wrong size"))
+    'wrong size'
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -11,7 +11,7 @@ one call each, in the order of memory in which the parameters are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,9 +62,30 @@ class Stacked(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.linear and not kwargs and all(map(_is_stack, args)) and args[0].dim() == 2:
             return _together(linear, *args)
+        if func is F.embedding and (call := _Embedding(*args, **kwargs)).padding_idx is not None:
+            return call.without_padding()
         if func in RECTIFIERS and len(args) == 1 and not kwargs.get("inplace") and _is_stack(args[0]):
             return _together(by_kernels.relu, args[0])
         return func(*args, **kwargs)
+
+
+class _Embedding(NamedTuple):
+    """A call of `F.embedding`."""
+
+    input: Tensor
+    weight: Tensor
+    padding_idx: int | None = None
+    max_norm: float | None = None
+    norm_type: float = 2.0
+    scale_grad_by_freq: bool = False
+    sparse: bool = False
+
+    def without_padding(self) -> Tensor:
+        """The same rows; `torch.vmap` would keep the gradient of the padding's row from the first member only."""
+        assert self.padding_idx is not None
+        rows = F.embedding(*self._replace(padding_idx=None))
+        padding = self.padding_idx % self.weight.shape[0]
+        return torch.where((self.input == padding).unsqueeze(-1), rows.detach(), rows)
 
 
 RECTIFIERS = (F.relu, torch.relu, Tensor.relu)

@@ -1,15 +1,130 @@
-"""Whether two steps from the same state came to the same: what a compiled step must show before it takes over."""
+"""Whether two ways to make a unit's step come to the same: what a compiled or stacked step must show first.
+
+Loss, its gradient, the representation, its pull back and buffers are compared apart, tensor by tensor. What counts as
+the same belongs to the precision: a tensor may differ by a small share of its length, and by a few times what rounding
+the weights differently does to it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-EXACT, ROUGH = 2e-2, 0.7
-"""Largest relative difference of a unit's gradient. In bfloat16 or TensorFloat-32 rounding alone moves the gradient of
-a deep network with BatchNorm by a quarter."""
+SHARE = {torch.float64: 1e-9, torch.complex128: 1e-9}
+SHARE_FLOAT32 = 1e-4
+"""Of a tensor's length, by which it may differ at any rate."""
+MERGED = 10.0
+"""By how much more operations may differ that a compiler has merged: it sums in another order."""
+ROUNDINGS = 10.0
+"""How many times what another rounding of the weights changes."""
+GROSS, ROUGH = 2e-2, 0.7
+"""Largest relative difference of a unit's whole gradient. In bfloat16 or TensorFloat-32 rounding alone moves that of a
+deep network with BatchNorm by a quarter."""
+NOTHING = 1e-12
+
+Tensors = Mapping[str, Tensor | None]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What one unit's step from a given state comes to."""
+
+    loss: Tensors
+    loss_gradient: Tensors
+    representation: Tensors
+    repulsion_gradient: Tensors
+    """The gradient of ⟨V, z⟩ for a given V, where members interact."""
+    buffers: Tensors
+
+    def of_member(self, index: int) -> Parts:
+        """Those of one of several stacked members."""
+        return Parts(*({n: t if t is None else t[index] for n, t in part.items()} for part in self.sections().values()))
+
+    def sections(self) -> dict[str, Tensors]:
+        """By name in words."""
+        return {
+            "its loss": self.loss,
+            "its gradient": self.loss_gradient,
+            "what it compares members by": self.representation,
+            "its repulsion": self.repulsion_gradient,
+            "a buffer": self.buffers,
+        }
+
+
+def probing(z: Tensor) -> Tensor:
+    """A cotangent like z that leaves no direction out: numbers of size 1 without a pattern.
+
+    >>> probing(torch.zeros(1, 3)).shape
+    torch.Size([1, 3])
+    """
+    numbers = torch.arange(z.numel(), device=z.device, dtype=torch.float64)
+    return torch.cos(numbers * 2.399963).view(z.shape).to(z.dtype)  # the golden angle
+
+
+def disagreement(found: Parts, expected: Parts, rounded: Parts | None, *, merged: bool = False) -> str | None:
+    """What differs by more than rounding, in words; None if nothing.
+
+    Args:
+        rounded: as `expected`, from weights that were rounded differently.
+        merged: whether a compiler has merged operations.
+
+    >>> one = Parts({"loss": torch.ones(1)}, {}, {}, {}, {})
+    >>> disagreement(Parts({"loss": torch.ones(1) + 1e-3}, {}, {}, {}, {}), one, one)
+    "its loss differs by 0.10% ('loss')"
+    """
+    others = expected.sections() if rounded is None else rounded.sections()
+    for what, wanted in expected.sections().items():
+        own = found.sections()[what]
+        if what == "its gradient" and _there(own) != _there(wanted):  # optimisers leave those without one alone
+            return "other parameters have gradients"
+        largest = max((_length(tensor) for tensor in wanted.values() if tensor is not None), default=0.0)
+        for name in [*_there(wanted), *(_there(own) - _there(wanted))]:
+            tensor, value, other = wanted.get(name), own.get(name), others[what].get(name)
+            like = value if tensor is None else tensor
+            assert like is not None
+            tensor, value = (torch.zeros_like(like) if t is None else t for t in (tensor, value))
+            error, size = _length(value - tensor), _length(tensor)
+            rounding = 0.0 if other is None else _length(other - tensor)
+            share = SHARE.get(tensor.dtype, SHARE_FLOAT32) * (MERGED if merged else 1)
+            # A gradient that is zero but for rounding (that of a bias before BatchNorm) is measured by the others.
+            noise = ROUNDINGS * torch.finfo(tensor.dtype).eps * largest if tensor.dtype.is_floating_point else 0.0
+            if not error <= share * size + ROUNDINGS * rounding + noise + NOTHING:
+                return f"{what} differs by {error / size if size else float('inf'):.2%} ('{name}')"
+    return None
+
+
+def _there(tensors: Tensors) -> set[str]:
+    return {name for name, tensor in tensors.items() if tensor is not None}
+
+
+def _length(tensor: Tensor) -> float:
+    wide = tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
+    return float(torch.linalg.vector_norm(wide))
+
+
+def gross_disagreement(
+    groups: Sequence[Mapping[str, Tensor]], expected: Sequence[Mapping[str, Tensor]], *, rough: bool
+) -> str | None:
+    """What differs grossly between the gradients in `groups` and those expected, in words; None if nothing.
+
+    >>> weight = torch.ones(1, requires_grad=True)
+    >>> weight.sum().backward()
+    >>> gross_disagreement([{"weight": weight}], [{"weight": torch.tensor([4.0])}], rough=True)
+    'its gradient differs by 75.0%'
+    """
+    for unit, (found, wanted) in enumerate(zip(gradients_by_name(groups), expected, strict=True)):
+        if set(found) != set(wanted):
+            return f"other parameters of unit {unit} have gradients"
+        if not wanted:
+            continue
+        error = torch.stack([(found[name] - wanted[name]).double().norm() for name in wanted]).norm()
+        size = torch.stack([gradient.double().norm() for gradient in wanted.values()]).norm()
+        if not float(error) <= (ROUGH if rough else GROSS) * float(size) + NOTHING:
+            return f"its gradient differs by {float(error / size):.1%}"
+    return None
 
 
 def gradients_by_name(groups: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
@@ -21,34 +136,3 @@ def gradients_by_name(groups: Sequence[Mapping[str, Tensor]]) -> list[dict[str, 
     [{'weight': tensor([1.])}]
     """
     return [{name: p.grad for name, p in group.items() if p.grad is not None} for group in groups]
-
-
-def disagreement(
-    groups: Sequence[Mapping[str, Tensor]],
-    expected: Sequence[Mapping[str, Tensor]],
-    buffers: Sequence[Tensor],
-    expected_buffers: Sequence[Tensor],
-    *,
-    rough: bool,
-) -> str | None:
-    """What differs between the gradients in `groups` and those expected, or between buffers, in words; None if nothing.
-
-    >>> weight = torch.ones(1, requires_grad=True)
-    >>> weight.sum().backward()
-    >>> disagreement([{"weight": weight}], [{"weight": torch.tensor([2.0])}], [], [], rough=False)
-    'its gradient differs by 50.0% (does the forward pass branch in Python?)'
-    """
-    tolerance = ROUGH if rough else EXACT
-    for unit, (found, wanted) in enumerate(zip(gradients_by_name(groups), expected, strict=True)):
-        if set(found) != set(wanted):
-            return f"other parameters of unit {unit} have gradients (does the forward pass branch in Python?)"
-        if not wanted:
-            continue
-        error = torch.stack([(found[name] - wanted[name]).double().norm() for name in wanted]).norm()
-        size = torch.stack([gradient.double().norm() for gradient in wanted.values()]).norm()
-        if not float(error) <= tolerance * float(size) + 1e-12:
-            return f"its gradient differs by {float(error / size):.1%} (does the forward pass branch in Python?)"
-    for buffer, value in zip(buffers, expected_buffers, strict=True):
-        if not torch.allclose(buffer.double(), value.double(), rtol=tolerance, atol=tolerance):
-            return "it leaves other values in the network's buffers"
-    return None

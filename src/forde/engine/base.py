@@ -11,15 +11,18 @@ another, a unit being one member (eager) or all members stacked (vectorised).
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from forde.derivatives import ShapesForCudnn, TwiceDifferentiable, by_formulas, by_kernels
@@ -34,6 +37,7 @@ from forde.engine.guards import (
 )
 from forde.engine.heads import share_heads
 from forde.engine.part_of_batch import Recording, Replaying, Statistics
+from forde.engine.python_state import Watch, generators_of
 from forde.engine.records import Batch, Differentiable, Forward, Memory, Precision, StepReport
 from forde.engine.rewinding import Start, beginning, rewound
 from forde.ensemble import Ensemble
@@ -41,6 +45,8 @@ from forde.errors import FordeError
 from forde.methods.base import Method
 from forde.rules import Forces
 from forde.spaces import View
+
+log = logging.getLogger(__name__)
 
 
 class Engine(ABC):
@@ -52,8 +58,10 @@ class Engine(ABC):
     """Whether what will be differentiated twice uses `derivatives/twice_differentiable.py` instead of torch's own."""
     fuse: bool = False
     """Whether a compiler merges operations."""
+    leaves: list[dict[str, Tensor]]
+    """For each unit its parameters by name, `[...]` or `[M, ...]`, trained or frozen: what the optimiser is given."""
     groups: list[dict[str, Tensor]]
-    """For each unit its trainable parameters by name, `[...]` or `[M, ...]`: leaves that collect gradients."""
+    """Those of `leaves` that are trained now, and so collect gradients."""
     whole: Ensemble
     """All members; `ensemble` has those that this process trains, which are the same unless others train the rest."""
     first_member: int = 0
@@ -71,6 +79,11 @@ class Engine(ABC):
             keep_freed_memory()
         self._kept: dict[int, Differentiable | Start] = {}
         self._graph_checked = False
+        self._said_dense = False
+        self._changes_python: dict[int, str | None] = {}
+        """By unit, what its forward pass changes besides tensors; found out where it would be made again."""
+        self._writes_to_inputs: dict[int, bool] = {}
+        """By unit; found out in its first forward pass."""
 
     @abstractmethod
     def _run(
@@ -114,8 +127,16 @@ class Engine(ABC):
         """Give the members back as plain networks."""
 
     def parameters(self) -> list[Tensor]:
-        """Leaf tensors for the optimiser."""
+        """Leaf tensors for the optimiser; those that are frozen get no gradient, and so it leaves them alone."""
+        return [parameter for unit in self.leaves for parameter in unit.values()]
+
+    def trained(self) -> list[Tensor]:
+        """Those of `parameters` that are not frozen now."""
         return [parameter for group in self.groups for parameter in group.values()]
+
+    def _look_for_frozen(self) -> None:
+        """Set `groups`: what is trained may change between steps."""
+        self.groups = [{n: p for n, p in unit.items() if p.requires_grad} for unit in self.leaves]
 
     def update(
         self,
@@ -167,6 +188,7 @@ class Engine(ABC):
         """Phase 1; clears old gradients first."""
         for parameter in self.parameters():
             parameter.grad = None
+        self._look_for_frozen()
         self._kept = {}
         if repel and isinstance(x, list):
             raise FordeError(
@@ -201,6 +223,7 @@ class Engine(ABC):
         if self.head:
             mean = {name: g.mean(0, keepdim=True).expand_as(g) for name, g in self._head_gradients().items()}
             self._assign_gradients(mean)
+        self._make_dense()
         for group in self.groups:
             for prior in self.method.priors:
                 prior.add_gradients(group)
@@ -211,6 +234,18 @@ class Engine(ABC):
                 for parameter, gradient in zip(group.values(), own, strict=True):
                     if gradient is not None:
                         parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+    def _make_dense(self) -> None:
+        """A prior on weights moves every row of an embedding, so its gradient cannot stay sparse."""
+        sparse = [parameter for parameter in self.trained() if parameter.grad is not None and parameter.grad.is_sparse]
+        if not sparse or not (self.head or self.mixes_weights or any(p.on_weights for p in self.method.priors)):
+            return
+        for parameter in sparse:
+            assert parameter.grad is not None
+            parameter.grad = parameter.grad.to_dense()
+        if not self._said_dense:
+            self._said_dense = True
+            log.info("sparse gradients are made dense, because the prior (weight decay) has one for every row")
 
     def _complete(self, repulsion: list[Sequence[Tensor | None]]) -> list[Sequence[Tensor | None]]:
         """Gradients of the whole batch from those in `.grad` and in `repulsion`, where a process sees a part of it."""
@@ -240,12 +275,22 @@ class Engine(ABC):
 
     def _forward_unit(self, unit: int, x: Tensor, y: Tensor, *, repel: bool) -> Forward:
         """Phase 1 of one unit. Gradients of what does not repel are left in `.grad` at once."""
-        start = None if not repel or self._keeps_graph(unit) else beginning(x, y, self.buffers(unit).values())
+        start, watch = None, None
+        if repel and not self._keeps_graph(unit):
+            start = beginning(x, y, self.buffers(unit).values(), generators_of(self._modules(unit)))
+            watch = Watch([self._modules(unit)]) if unit not in self._changes_python else None
         graph = self.differentiable(unit, x, y, repel=repel)
+        if watch is not None:
+            change = self._changes_python[unit] = watch.change()
+            if change is not None:
+                start = None
+                log.info(
+                    "memory: the graph of unit %d is kept, because its forward pass leaves a trace: %s", unit, change
+                )
         if not repel:
-            torch.autograd.backward(
-                graph.objective, torch.ones_like(graph.objective), inputs=list(self.groups[unit].values())
-            )
+            inputs = list(self.groups[unit].values())
+            if inputs:
+                torch.autograd.backward(graph.objective, torch.ones_like(graph.objective), inputs=inputs)
         else:
             self._kept[unit] = graph if start is None else start
         lead = graph.losses.dim()
@@ -264,6 +309,8 @@ class Engine(ABC):
         kept = self._kept.pop(unit)
         graph = self._again(unit, kept) if isinstance(kept, Start) else kept
         inputs = list(self.groups[unit].values())
+        if not inputs:
+            return ()
         roots, seeds = [graph.objective], [torch.ones_like(graph.objective)]
         assert graph.z is not None
         repulsion: Sequence[Tensor | None] = ()
@@ -278,7 +325,7 @@ class Engine(ABC):
     def _keeps_graph(self, unit: int) -> bool:
         """Whether a unit's graph waits for the exchange; otherwise its forward pass is made again."""
         kept = {"speed": len(self.groups), "balanced": len(self.groups) // 2, "low": 0}[self.memory]
-        return unit < kept
+        return unit < kept or self._changes_python.get(unit) is not None
 
     def _again(self, unit: int, start: Start) -> Differentiable:
         """The forward pass as it was."""
@@ -332,12 +379,25 @@ class Engine(ABC):
     ) -> tuple[View, View, Replaying]:
         """The whole batch for the loss, and the part of it that repels, normalised as the whole."""
         recording = self._recording(linked=linked)
+        own = self._tensors_for_part(unit, tensors)
         view = self._view(unit, x, y, repel=False, tensors=tensors, statistics=recording)
         part_x, part_y = self.part_that_repels(x, y)
         replaying = Replaying(recording, (len(y), len(part_y)), for_compiler=self.fuse and self.cheap_convolutions)
         with still_statistics(self._modules(unit)):
-            compared = self._view(unit, part_x, part_y, repel=True, tensors=tensors, statistics=replaying)
+            compared = self._view(unit, part_x, part_y, repel=True, tensors=own, statistics=replaying)
         return view, compared, replaying
+
+    def _tensors_for_part(self, unit: int, tensors: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
+        """What the pass over the part runs with: buffers as the whole batch found them, and which stay where they are.
+
+        BatchNorm's need no copies: `still_statistics` keeps them.
+        """
+        norms = [name for name, module in self._modules(unit).named_modules() if isinstance(module, _BatchNorm)]
+        buffers = self.buffers(unit) if tensors is None else {n: tensors[n] for n in self.buffers(unit)}
+        others = {n: b.clone() for n, b in buffers.items() if n.rpartition(".")[0] not in norms}
+        if not others:
+            return tensors
+        return {**({**self.leaves[unit], **self.frozen(unit), **buffers} if tensors is None else tensors), **others}
 
     def _recording(self, *, linked: bool) -> Recording:
         normalise = (by_formulas if self.fuse and self.cheap_convolutions else by_kernels).normalise
@@ -364,10 +424,28 @@ class Engine(ABC):
                 stack.enter_context(self._second_derivatives())
             if self.cheap_convolutions:
                 stack.enter_context(ShapesForCudnn())
-            view = self._run(unit, inputs, y, tensors, statistics)
+            view = self._run_untouched(unit, inputs, y, tensors, statistics)
         if self.checks:
             self._check_output(view, differentiate=differentiate)
         return view
+
+    def _run_untouched(
+        self, unit: int, inputs: Tensor, y: Tensor, tensors: dict[str, Tensor] | None, statistics: Statistics | None
+    ) -> View:
+        """As `_run`; a network that works in place has a copy of the inputs to write to."""
+        copies = self._writes_to_inputs.get(unit, tensors is None)
+        given = inputs.clone() if copies else inputs
+        version = given._version
+        view = self._run(unit, given, y, tensors, statistics)
+        written = given._version != version
+        if written and not copies:
+            raise FordeError(
+                "the forward pass changed its input in place, which it did not do before; write x = x - 1 instead of "
+                "x -= 1, or begin it with x = x.clone()."
+            )
+        if tensors is None:
+            self._writes_to_inputs[unit] = written
+        return replace(view, x=inputs) if copies else view
 
     def _check_output(self, view: View, *, differentiate: bool) -> None:
         likelihood, output = self.ensemble.likelihood, view.output[0] if view.stacked else view.output

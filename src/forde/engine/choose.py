@@ -5,27 +5,20 @@ from __future__ import annotations
 import logging
 from typing import Literal, get_args
 
-from torch import nn
-
 from forde.engine.base import Engine
 from forde.engine.compiled import CompiledEngine, CompiledStackEngine, can_fuse
 from forde.engine.eager import EagerEngine
+from forde.engine.python_state import unstackable
 from forde.engine.records import Memory, Precision
-from forde.engine.vectorized import VectorizedEngine, alike
+from forde.engine.vectorized import KNOWN_STACKED, VectorizedEngine
 from forde.ensemble import Ensemble
 from forde.errors import unknown_name
 from forde.methods.base import Method
-from forde.models import MLP
 
 log = logging.getLogger(__name__)
 
 EngineName = Literal["auto", "eager", "vectorized", "compiled"]
 
-VECTORISED_MODULES = (
-    nn.Sequential, nn.ModuleList, nn.Flatten, nn.Identity, nn.Linear, nn.BatchNorm1d, nn.LayerNorm, nn.ReLU, nn.Tanh,
-    nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Sigmoid, nn.Softplus, MLP,
-)  # fmt: skip
-"""Known to behave the same under vmap; a network made of anything else is looped over."""
 VECTORISED_PARAMETERS = 2_000_000
 """Above this size per member arithmetic dominates and stacking gains nothing."""
 
@@ -49,6 +42,10 @@ def make_engine(
     if memory not in (memories := get_args(Memory)):
         raise unknown_name("memory", memory, memories)
     stackable = memory == "speed" and worth_stacking(ensemble)
+    reason = unstackable(list(ensemble.members)) if stackable else None
+    if reason is not None and name in ("auto", "compiled"):
+        stackable = False
+        log.info("engine: members are not stacked, because %s", reason)
     if name == "compiled" or (name == "auto" and ensemble.device.type == "cuda" and can_fuse(ensemble.device)):
         kind = CompiledStackEngine if stackable else CompiledEngine
         return kind(ensemble, method, precision, memory, steps=None if name == "compiled" else steps)
@@ -60,11 +57,10 @@ def make_engine(
 
 
 def worth_stacking(ensemble: Ensemble) -> bool:
-    """Whether the members are small multilayer perceptrons of one architecture."""
+    """Whether the members are small multilayer perceptrons; `unstackable` says whether they can be stacked."""
     network = ensemble.members[0]
     return (
         ensemble.n_members > 1
-        and all(type(module) in VECTORISED_MODULES for module in network.modules())
+        and all(type(module) in KNOWN_STACKED for module in network.modules())
         and sum(p.numel() for p in network.parameters()) <= VECTORISED_PARAMETERS
-        and alike(ensemble)
     )

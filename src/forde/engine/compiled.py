@@ -15,23 +15,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
-from forde.engine.agreement import disagreement, gradients_by_name
+from forde.engine.agreement import disagreement, gradients_by_name, gross_disagreement, probing
 from forde.engine.captured import CapturedSteps, Replay
 from forde.engine.eager import EagerEngine
 from forde.engine.exchange import exchange
 from forde.engine.fusing import can_fuse, fused
+from forde.engine.python_state import Watch, difference, hooks_of
 from forde.engine.records import Batch, Forward, Memory, Precision, StepReport
-from forde.engine.rewinding import random_state, set_random_state
 from forde.engine.tracing import Traced, trace, trace_exchange
 from forde.engine.trial import Trial, seconds_to_compile
-from forde.engine.vectorized import VectorizedEngine, alike
+from forde.engine.vectorized import VectorizedEngine
+from forde.engine.verifying import Position, plain_parts, rounded_parts, strictly, traced_parts
 from forde.ensemble import Ensemble
-from forde.errors import FordeError
+from forde.errors import FordeError, first_line
 from forde.kernels.metric import Identity, Spectral
 from forde.kernels.rbf import RBF
 from forde.methods.base import Method
@@ -41,6 +43,8 @@ log = logging.getLogger(__name__)
 
 WARM_UP_STEPS = 2
 """Compiled steps before the capture, in which allocations and algorithm choices settle."""
+MOST_CHANGES = 3
+"""How often a step is traced again because an attribute, a mode or what is frozen has changed."""
 READ_AT_ONCE = 8
 """With the compiler's own 4, the input of a ReLU behind BatchNorm would be written to memory and read three times
 instead of computed anew; numbers per channel count as much as whole images."""
@@ -95,6 +99,9 @@ class _Compiled(CapturedSteps):
         self._current: _Kind | None = None
         self._new_buffers: list[tuple[list[Tensor], Sequence[Tensor]]] = []
         self._metric, self._comparison = _metric_apart(self.method, self.ensemble)
+        self._code: Watch | None = None
+        """What the compiled steps took from Python."""
+        self._changes = 0
         self._take_over()
 
     def _take_over(self) -> None:
@@ -145,7 +152,7 @@ class _Compiled(CapturedSteps):
             try:
                 kind.replays[inside] = self._capture(partial(self._compiled, kind, step=0), x, y, factor, optimizer)
             except RuntimeError as error:
-                self._give_up(f"the step cannot be captured in a CUDA graph ({_first_line(error)})")
+                self._give_up(f"the step cannot be captured in a CUDA graph ({first_line(error)})")
                 return self._run_step(x, y, factor, step, optimizer)
         return self._replay(kind.replays[inside], x, y, factor, step, optimizer)
 
@@ -187,6 +194,8 @@ class _Compiled(CapturedSteps):
         """The compiled step for such a batch; compiled where it is the first of its kind."""
         if self._plain_only or isinstance(x, list) or isinstance(y, list):
             return None
+        if self._kinds and self._code is not None and (change := self._code.change()) is not None:
+            self._trace_again(change)
         key = (factor is None, x.shape, x.dtype, y.shape, y.dtype)
         if key not in self._kinds and not any(known[0] == key[0] for known in self._kinds):
             self._compile(key, x, y, factor)
@@ -196,42 +205,135 @@ class _Compiled(CapturedSteps):
         started = time.perf_counter()
         if self.fuse:
             log.info("engine: compiling the step, once per run (seconds to minutes; cached between runs)")
-        buffers = [b for unit in range(len(self.groups)) for b in self.buffers(unit).values()]
-        before, random = [b.clone() for b in buffers], random_state(x.device)
-        z = self._plain(x, y, factor, step=0).z
-        expected = gradients_by_name(self.groups)
-        moved, drawn = [b.clone() for b in buffers], random_state(x.device)
-        _restore(buffers, before)
-        set_random_state(random, x.device)
-        reason: str | None = None
-        self.checks = False
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the compiler's advice is not the user's business
-                kind = _Kind(self._programs(x, y, z), capturable=factor is None)
-                report = self._compiled(kind, x, y, factor, step=0)
-                if report.z is not None and x.is_cuda:
-                    self._compile_exchange(kind, report.z)
-                    _restore(buffers, before)
-                    self._compiled(kind, x, y, factor, step=0)
-            if not any(program.traced.random for program in kind.programs):
-                reason = disagreement(self.groups, expected, buffers, moved, rough=self._is_rough)
-                if all(torch.equal(a, b) for a, b in zip(random, drawn, strict=True)) is False:
-                    reason = reason or "it draws random numbers that the trace does not show"
-        except FordeError:
-            raise
-        except Exception as error:  # whatever the compiler stumbles over, training goes on without it
-            reason = f"it cannot be traced or compiled ({_first_line(error)})"
-            log.debug("engine: %s", reason, exc_info=error)
-        finally:
-            self.checks = True
-            _restore(buffers, before)
-            set_random_state(random, x.device)
-        if reason is not None:
-            self._give_up(reason)
+        members = list(self.ensemble.members)
+        self._code = Watch(members)
+        position = Position(self, x.device)
+        reason = self._hooks()
+        kind: _Kind | None = None
+        if reason is None:
+            z, expected, reason = self._try_plainly(position, x, y, factor)
+        if reason is None:
+            self.checks = False
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # the compiler's advice is not the user's business
+                    kind = _Kind(self._programs(x, y, z), capturable=factor is None)
+                    reason = self._disagreement(kind, position, x, y, z, factor, expected)
+            except FordeError:
+                raise
+            except Exception as error:  # whatever the compiler stumbles over, training goes on without it
+                reason = f"it cannot be traced or compiled ({first_line(error)})"
+                log.debug("engine: %s", reason, exc_info=error)
+            finally:
+                self.checks = True
+                position.restore()
+        if kind is None or reason is not None:
+            self._give_up(reason or "nothing was compiled")
             return
+        self._code = Watch(members)  # tracing ran the forward pass once more
         self._kinds[key] = kind
         log.info("engine: compiled in %.0f s (%s)", time.perf_counter() - started, self._in_words(kind))
+
+    def _trace_again(self, change: str) -> None:
+        """Forget the compiled steps: they took from Python what is no longer so."""
+        self.settle()
+        self._kinds.clear()
+        self._pool = None
+        self._changes += 1
+        if self._changes > MOST_CHANGES:
+            self._give_up(f"what the step depends on keeps changing (now {change})")
+        else:
+            log.info("engine: the step is traced again, because %s", change)
+
+    def _hooks(self) -> str | None:
+        """Where a member has hooks, which a compiled step would not call."""
+        found = [hooks_of(member) for member in self.ensemble.members]
+        return next((f"{text} in member {i}" for i, text in enumerate(found) if text is not None), None)
+
+    def _try_plainly(
+        self, position: Position, x: Tensor, y: Tensor, factor: float | Tensor | None
+    ) -> tuple[Tensor | None, list[dict[str, Tensor]], str | None]:
+        """A plain step: its representations, its gradients, and why what it does besides cannot be traced, if so."""
+        assert self._code is not None
+        z = self._plain(x, y, factor, step=0).z
+        expected = gradients_by_name(self.groups)
+        reason = position.side_effects()
+        if reason is None and self._code.change() is not None:  # something that is set up in the first step, perhaps
+            again = Watch(list(self.ensemble.members))
+            position.restore()
+            z = self._plain(x, y, factor, step=0).z
+            expected = gradients_by_name(self.groups)
+            change = again.change()
+            if change is None:
+                self._code = again
+            else:
+                reason = f"after each forward pass {change}"
+        position.restore()
+        if reason is not None:
+            self._code.restore()
+        return z, expected, reason
+
+    def _disagreement(  # noqa: PLR0917
+        self,
+        kind: _Kind,
+        position: Position,
+        x: Tensor,
+        y: Tensor,
+        z: Tensor | None,
+        factor: float | Tensor | None,
+        expected: list[dict[str, Tensor]],
+    ) -> str | None:
+        """What the compiled step does differently from the plain one, in words; None if nothing."""
+        random = any(program.traced.random for program in kind.programs)
+        if position.drew and not random:
+            return "it draws random numbers that the trace does not show"
+        seen: set[int] = set()
+        for unit, program in enumerate(kind.programs):
+            if id(program) not in seen:
+                reason = self._unit_disagreement(unit, program, position, x, y, z)
+                if reason is not None:
+                    return f"{reason} (does the forward pass depend on more than its input and weights?)"
+            seen.add(id(program))
+        report = self._compiled(kind, x, y, factor, step=0)
+        if report.z is not None and x.is_cuda:
+            self._compile_exchange(kind, report.z)
+            position.restore()
+            self._compiled(kind, x, y, factor, step=0)
+        return None if random else gross_disagreement(self.groups, expected, rough=self._is_rough)
+
+    def _unit_disagreement(  # noqa: PLR0917
+        self, unit: int, program: _Program, position: Position, x: Tensor, y: Tensor, z: Tensor | None
+    ) -> str | None:
+        """The trace against the plain forward pass, then what the compiler made of it against the same."""
+        repel = z is not None
+        metric = self._metric if repel else None
+        traced, rough, precision = program.traced, self._is_rough, self.precision
+        with strictly(self) if rough else nullcontext():
+            if precision == "bf16":  # autocast is part of what was traced
+                like = None if z is None else self._of_unit(z, unit)
+                traced = trace(
+                    self, unit, self._laid_out(x), y.contiguous(), like, metric=metric, fused=False, recompute=False
+                )
+
+            def compare(x: Tensor, first: Any, second: Any, *, merged: bool) -> str | None:
+                found = []
+                for parts in (plain_parts, rounded_parts):
+                    position.restore()
+                    found.append(parts(self, unit, x, y, repel=repel, metric=metric))
+                position.restore()
+                matrices = [] if metric is None else [metric]
+                given = [*self._state(unit), *matrices, self._laid_out(x), y.contiguous()]
+                own = traced_parts(traced, first, second, given, list(self.groups[unit]))
+                return disagreement(own, *found, merged=merged)
+
+            reason = compare(x, traced.first, traced.second, merged=False)
+            if reason is not None and x.is_floating_point():
+                # Rounding may switch a ReLU, but not twice; what is wrong with a trace is so with any batch.
+                moved = x + 1e-3 * x.std(correction=0) * probing(x)
+                reason = compare(moved, traced.first, traced.second, merged=False) and reason
+            if reason is None and self.fuse and not rough and not traced.random:
+                reason = compare(x, program.first, program.second, merged=True)
+        return reason
 
     def _compile_exchange(self, kind: _Kind, z: Tensor) -> None:
         """Phase 2 is cheap in arithmetic but has many small operations; where it cannot be traced it stays as it is."""
@@ -240,7 +342,7 @@ class _Compiled(CapturedSteps):
         try:
             graph, kind.exchange_names = trace_exchange(self._comparison, z, None)
         except RuntimeError as error:
-            log.info("engine: the exchange stays as it is (%s)", _first_line(error))
+            log.info("engine: the exchange stays as it is (%s)", first_line(error))
             return
         kind.exchange = self._fused(graph)
         kind.capturable = not any("linalg" in str(node.target) for node in graph.graph.nodes)
@@ -261,7 +363,7 @@ class _Compiled(CapturedSteps):
         x, y, repel = self._laid_out(x), y.contiguous(), z is not None
         programs: list[_Program] = []
         shared: dict[Key, _Program] = {}
-        same = alike(self.ensemble)
+        same = difference(list(self.ensemble.members)) is None
         twice = repel and self.method.space is not None and self.method.space.needs_input_gradient
         for unit in range(len(self.groups)):
             recompute = repel and not self._keeps_graph(unit)
@@ -380,10 +482,11 @@ class CompiledEngine(_Compiled, EagerEngine):
     def _take_over(self) -> None:
         self.cheap_convolutions = True
         # How tensor cores and a CPU's convolutions read them fastest.
-        _store_weights(self.ensemble, torch.channels_last)
+        self._layouts = _store_weights(self.ensemble, torch.channels_last)
 
     def close(self) -> None:
-        _store_weights(self.ensemble, torch.contiguous_format)
+        for parameter, layout in self._layouts:
+            parameter.data = parameter.data.contiguous(memory_format=layout)
         super().close()
 
     def _laid_out(self, x: Tensor) -> Tensor:
@@ -424,18 +527,12 @@ def _tensor_float_products() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _store_weights(ensemble: Ensemble, layout: torch.memory_format) -> None:
-    """Keep convolutions' weights in a memory layout; their values and shapes stay."""
-    for parameter in ensemble.parameters():
+def _store_weights(ensemble: Ensemble, layout: torch.memory_format) -> list[tuple[Tensor, torch.memory_format]]:
+    """Keep convolutions' weights in a memory layout; their values and shapes stay. Returns how they were kept."""
+    before: list[tuple[Tensor, torch.memory_format]] = []
+    layers = [layer for layer in ensemble.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
+    for parameter in (parameter for layer in layers for parameter in layer.parameters()):
         if parameter.dim() == 4:
+            before.append((parameter, torch.contiguous_format if parameter.is_contiguous() else torch.channels_last))
             parameter.data = parameter.data.contiguous(memory_format=layout)
-
-
-def _restore(buffers: list[Tensor], values: list[Tensor]) -> None:
-    with torch.no_grad():
-        for buffer, value in zip(buffers, values, strict=True):
-            buffer.copy_(value)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return before

@@ -40,7 +40,8 @@ class EagerEngine(Engine):
         super().__init__(ensemble, method, precision, memory)
         self.cheap_convolutions = ensemble.device.type == "cpu"
         self.layers = [method.feature_layer(member) for member in ensemble.members]
-        self.groups = [{n: p for n, p in member.named_parameters() if p.requires_grad} for member in ensemble.members]
+        self.leaves = [_leaves(member) for member in ensemble.members]
+        self._look_for_frozen()
 
     def _second_derivatives(self) -> AbstractContextManager[object]:
         return super()._second_derivatives() if self.cheap_convolutions else LargeConvolutions()
@@ -69,10 +70,9 @@ class EagerEngine(Engine):
 
     def _member_gradients(self) -> dict[str, Tensor]:
         refuse_different_parameters(self.ensemble)
-        first = self.groups[0]
         return {
             name: torch.stack(gradients)
-            for name in first
+            for name in self.groups[0]
             if len(gradients := [g.grad for group in self.groups if (g := group[name]).grad is not None])
             == len(self.groups)
         }
@@ -81,6 +81,11 @@ class EagerEngine(Engine):
         for name, gradient in gradients.items():
             for i, group in enumerate(self.groups):
                 group[name].grad = gradient[i].clone()
+
+
+def _leaves(network: nn.Module) -> dict[str, Tensor]:
+    """Parameters that can be trained, frozen ones included."""
+    return {n: p for n, p in network.named_parameters() if p.is_floating_point() or p.is_complex()}
 
 
 def refuse_different_parameters(ensemble: Ensemble) -> None:

@@ -2,12 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import random
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+TORCH = "torch's random numbers"
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """Where every source of random numbers stands that a forward pass may draw from."""
+
+    torch: list[Tensor]
+    """Of the CPU, and of the GPU in use."""
+    python: tuple[Any, ...]
+    numpy: dict[str, Any]
+    own: list[Tensor]
+    """Of generators that a network has for itself."""
+
+    def difference(self, other: RandomState) -> str | None:
+        """Which source stands elsewhere, in words; None where none does."""
+        if self.python != other.python:
+            return "Python's random numbers"
+        if not _equal(self.numpy, other.numpy):
+            return "NumPy's random numbers"
+        if not all(map(torch.equal, self.own, other.own)):
+            return "random numbers of a generator of its own"
+        return None if all(map(torch.equal, self.torch, other.torch)) else TORCH
+
+
+def random_state(device: torch.device, own: Sequence[torch.Generator] = ()) -> RandomState:
+    """The state of the sources that a forward pass on this device may draw from.
+
+    >>> before = random_state(torch.device("cpu"))
+    >>> expected = torch.rand(1), np.random.rand(), random.random()
+    >>> before.difference(random_state(torch.device("cpu")))
+    "Python's random numbers"
+    >>> set_random_state(before, torch.device("cpu"))
+    >>> (torch.rand(1), np.random.rand(), random.random()) == expected
+    True
+    """
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return RandomState(
+        states, random.getstate(), np.random.get_state(legacy=False), [generator.get_state() for generator in own]
+    )
+
+
+def set_random_state(state: RandomState, device: torch.device, own: Sequence[torch.Generator] = ()) -> None:
+    """Inverse of `random_state`."""
+    torch.set_rng_state(state.torch[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state.torch[1], device)
+    random.setstate(state.python)
+    np.random.set_state(state.numpy)
+    for generator, where in zip(own, state.own, strict=True):
+        generator.set_state(where)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return all(_equal(a[key], b[key]) for key in a)
+    return bool(np.array_equal(a, b))
 
 
 @dataclass(frozen=True)
@@ -17,12 +80,14 @@ class Start:
     x: Tensor
     y: Tensor
     buffers: list[Tensor]
-    random: list[Tensor]
+    random: RandomState
+    generators: Sequence[torch.Generator]
 
 
-def beginning(x: Tensor, y: Tensor, buffers: Collection[Tensor]) -> Start:
+def beginning(x: Tensor, y: Tensor, buffers: Collection[Tensor], generators: Sequence[torch.Generator] = ()) -> Start:
     """Of a forward pass that is made now."""
-    return Start(x, y, [buffer.clone() for buffer in buffers], random_state(x.device))
+    state = random_state(x.device, generators)
+    return Start(x, y, [buffer.clone() for buffer in buffers], state, generators)
 
 
 @contextmanager
@@ -37,25 +102,12 @@ def rewound(start: Start, buffers: Collection[Tensor]) -> Iterator[None]:
     >>> torch.equal(first, second), buffer
     (True, tensor([1.]))
     """
-    now = random_state(start.x.device)
+    now = random_state(start.x.device, start.generators)
     with torch.no_grad():
         for buffer, value in zip(buffers, start.buffers, strict=True):
             buffer.copy_(value)
-    set_random_state(start.random, start.x.device)
+    set_random_state(start.random, start.x.device, start.generators)
     try:
         yield
     finally:
-        set_random_state(now, start.x.device)
-
-
-def random_state(device: torch.device) -> list[Tensor]:
-    """State of the random numbers that a forward pass on this device may draw."""
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
-
-
-def set_random_state(states: list[Tensor], device: torch.device) -> None:
-    """Inverse of `random_state`."""
-    torch.set_rng_state(states[0])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(states[1], device)
+        set_random_state(now, start.x.device, start.generators)

@@ -157,7 +157,7 @@ class ShardedEngine(EagerEngine):
     def _complete(self, repulsion: list[Sequence[Tensor | None]]) -> list[Sequence[Tensor | None]]:
         if self.mesh.data.size == 1:
             return repulsion
-        parameters = self.parameters()
+        parameters = self.trained()
         apart = [gradient for unit in repulsion for gradient in unit]
         like = parameters + parameters if apart else parameters
         flats = pack([*(parameter.grad for parameter in parameters), *apart], like)

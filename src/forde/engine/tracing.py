@@ -43,6 +43,8 @@ class Traced:
     of_repulsion: list[str]
     random: bool
     """Whether the forward pass draws random numbers."""
+    alone: bool
+    """Whether the unit is one member, whose cotangent V has no axis for members."""
     constants: bool
     """Whether tensors that are neither parameters nor buffers are baked in: these may differ between members."""
 
@@ -52,6 +54,7 @@ class _Results:
     """What the traced function returned besides tensors."""
 
     has_loss_gradient: bool = False
+    alone: bool = False
     of_objective: list[str] | None = None
     of_repulsion: list[str] | None = None
 
@@ -92,11 +95,11 @@ def trace(
             graph = engine.differentiable(unit, x, y, repel=repel, tensors=own, linked=linked)
             lead = graph.losses.dim()
             told = [graph.losses.reshape(-1)]
-            z = _seen(graph.z, matrices)
+            z = seen_by(matrices[0] if matrices else None, graph.z)
             for tensor in (z, graph.loss_gradient):
                 if tensor is not None:
                     told.append(tensor if lead else tensor.unsqueeze(0))
-            results.has_loss_gradient = graph.loss_gradient is not None
+            results.has_loss_gradient, results.alone = graph.loss_gradient is not None, not lead
             roots, seeds = [graph.objective], [torch.ones_like(graph.objective)]
             apart: Sequence[Tensor | None] = [None] * len(leaves)
             if z is not None:
@@ -114,7 +117,7 @@ def trace(
 
     linked = True
     with torch.no_grad():
-        seen = _seen(z, matrices)
+        seen = seen_by(metric, z)
         given = (state, matrices, x, y, *([] if seen is None else [seen]))
         graph = _record(joint, given)
         if repel and engine.repels_apart and any(_is_random(node) for node in graph.graph.nodes):
@@ -131,6 +134,7 @@ def trace(
         results.of_objective,
         results.of_repulsion,
         random=any(_is_random(node) for node in graph.graph.nodes),
+        alone=results.alone,
         constants=any(node.op == "get_attr" for node in graph.graph.nodes),
     )
 
@@ -152,11 +156,11 @@ def trace_exchange(method: Method, z: Tensor, loss_gradients: Tensor | None) -> 
     return graph, names
 
 
-def _seen(z: Tensor | None, matrices: list[Tensor]) -> Tensor | None:
+def seen_by(metric: Tensor | None, z: Tensor | None) -> Tensor | None:
     """z under the metric, member by member as `kernels/metric.py` does it: equal members stay equal to the last bit."""
-    if z is None or not matrices:
+    if z is None or metric is None:
         return z
-    return z @ matrices[0] if z.dim() == 2 else torch.stack([member @ matrices[0] for member in z])
+    return z @ metric if z.dim() == 2 else torch.stack([member @ metric for member in z])
 
 
 def _record(function: Callable[..., list[Tensor]], arguments: tuple[Any, ...]) -> fx.GraphModule:

@@ -6,6 +6,7 @@ one.
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 
 import torch
@@ -13,14 +14,27 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from forde.derivatives import Stacked
+from forde.engine.agreement import disagreement
 from forde.engine.base import Engine
-from forde.engine.capture import capture, last_kept
+from forde.engine.capture import capture, last_kept, still_statistics
+from forde.engine.eager import EagerEngine
 from forde.engine.part_of_batch import MeanAndInverse, Recording, Statistics
-from forde.engine.records import Memory, Precision
+from forde.engine.python_state import Watch, has_tensor_hooks, unstackable
+from forde.engine.records import Batch, Forward, Memory, Precision
+from forde.engine.verifying import Position, plain_parts, rounded_parts
 from forde.ensemble import Ensemble
-from forde.errors import FordeError
+from forde.errors import FordeError, first_line
 from forde.methods.base import Method
+from forde.models import MLP
 from forde.spaces import View
+
+log = logging.getLogger(__name__)
+
+KNOWN_STACKED = (
+    nn.Sequential, nn.ModuleList, nn.Flatten, nn.Identity, nn.Linear, nn.BatchNorm1d, nn.LayerNorm, nn.ReLU, nn.Tanh,
+    nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Sigmoid, nn.Softplus, MLP,
+)  # fmt: skip
+"""Modules that do the same under `torch.vmap`; others are compared with a loop in the first step."""
 
 
 class VectorizedEngine(Engine):
@@ -44,14 +58,98 @@ class VectorizedEngine(Engine):
                 f"engine='vectorized' runs all members at once, so memory='{memory}' saves nothing; "
                 "use engine='eager', 'compiled' or 'auto'."
             )
-        if not alike(ensemble):
-            raise FordeError("engine='vectorized' needs members of one architecture; use engine='eager' or 'auto'.")
-        self.network = ensemble.members[0]
+        members = list(ensemble.members)
+        reason = unstackable(members)
+        if reason is not None:
+            raise FordeError(
+                f"engine='vectorized' runs the first member's code for all, but {reason}; use engine='eager' or 'auto'."
+            )
+        self.network = members[0]
         self.layer = method.feature_layer(self.network)
-        trainable = [name for name, parameter in self.network.named_parameters() if parameter.requires_grad]
         tensors = [*self.network.named_parameters(), *self.network.named_buffers()]  # tied ones once
         self.stacks = {name: _stack(ensemble, name) for name, _ in tensors}
-        self.groups = [{name: self.stacks[name].requires_grad_() for name in trainable}]
+        own = [dict(member.named_parameters()) for member in members]
+        self._own = {name: [each[name] for each in own] for name in own[0]}
+        self.leaves = [{n: self.stacks[n] for n, p in own[0].items() if p.is_floating_point() or p.is_complex()}]
+        self._watch = Watch(members)
+        self._checked = all(type(module) in KNOWN_STACKED for module in self.network.modules())
+        """Whether stacked members are known to do as each by itself."""
+        self._one_by_one = False
+        """Whether the members' code differs by now, so that each has to run its own."""
+        self._look_for_frozen()
+
+    def _look_for_frozen(self) -> None:
+        for name, stack in self.leaves[0].items():
+            trained = {parameter.requires_grad for parameter in self._own[name]}
+            if len(trained) > 1:
+                raise FordeError(
+                    f"some members train '{name}' and others have it frozen, which stacked members cannot; "
+                    "freeze it in all members, or use engine='eager'."
+                )
+            stack.requires_grad_(trained.pop())
+        super()._look_for_frozen()
+
+    def forward(self, x: Batch, y: Batch, *, repel: bool) -> Forward:
+        self._look_at_code()
+        if not self._checked and isinstance(x, Tensor) and isinstance(y, Tensor):
+            reason = self._unlike_a_loop(x, y, repel=repel)
+            if reason is not None:
+                raise FordeError(
+                    f"engine='vectorized' runs members unlike a loop would, because {reason}; use engine='eager' or "
+                    "'auto'."
+                )
+            self._checked = True
+        return super().forward(x, y, repel=repel)
+
+    def _unlike_a_loop(self, x: Tensor, y: Tensor, *, repel: bool) -> str | None:
+        """What stacked members do differently from each by itself, in words; None if nothing."""
+        self._look_for_frozen()
+        start = Position(self, x.device)
+        plain = EagerEngine(self.ensemble, self.method, self.precision)
+        try:
+            try:
+                found = plain_parts(self, 0, x, y, repel=repel, metric=None)
+            except FordeError:
+                raise
+            except Exception as error:
+                with self._explaining():
+                    plain_parts(plain, 0, x, y, repel=repel, metric=None)  # raises where it is the network's fault
+                return f"stacked it fails ({first_line(error)})"
+            change = self._watch.change()
+            reason = start.side_effects()
+            if change is not None or reason is not None:
+                return reason or f"{change} after its forward pass"
+            if start.drew:
+                log.info("engine: stacked members draw random numbers, so they were not compared with a loop")
+                return None
+            start.restore()
+            rounded = rounded_parts(self, 0, x, y, repel=repel, metric=None)
+            for member in range(self.ensemble.n_members):
+                start.restore()
+                own = plain_parts(plain, member, x, y, repel=repel, metric=None)
+                reason = disagreement(found.of_member(member), own, rounded.of_member(member))
+                if reason is not None:
+                    return f"{reason} in member {member}"
+            return None
+        finally:
+            start.restore()
+            self._watch.restore()
+
+    def _look_at_code(self) -> None:
+        """Members stop sharing the first one's code when that of another has changed in another way."""
+        members = list(self.ensemble.members)
+        if self._watch.change() is None:
+            return
+        self._watch = Watch(members)
+        reason = None if self._one_by_one else unstackable(members)
+        if any(has_tensor_hooks(parameter) for member in members for parameter in member.parameters()):
+            raise FordeError(
+                "a gradient hook was added to a parameter of stacked members, where it would not be called; "
+                "add it before training, or use engine='eager'."
+            )
+        if reason is not None:
+            self._one_by_one = True
+            log.info("engine: members run one by one from here on, because %s", reason)
 
     def _inputs(self, x: Tensor) -> Tensor:
         return x.unsqueeze(0).expand(self.ensemble.n_members, *x.shape)
@@ -63,17 +161,33 @@ class VectorizedEngine(Engine):
         self, unit: int, x: Tensor, y: Tensor, tensors: dict[str, Tensor] | None, statistics: Statistics | None
     ) -> View:
         def call(
-            tensors: dict[str, Tensor], inputs: Tensor, known: list[MeanAndInverse]
+            tensors: dict[str, Tensor], inputs: Tensor, known: list[MeanAndInverse], network: nn.Module = self.network
         ) -> tuple[list[Tensor], list[MeanAndInverse]]:
             own = None if statistics is None else statistics.within(known)
-            with capture(self.network, self.layer) as kept, Stacked(), own or nullcontext():
-                output = functional_call(self.network, tensors, (inputs,))
+            stacked = nullcontext() if self._one_by_one else Stacked()
+            with capture(network, self.layer) as kept, stacked, own or nullcontext():
+                output = functional_call(network, tensors, (inputs,))
             features = last_kept(kept, self.layer)
             return [output] if features is None else [output, features], [] if own is None else own.statistics
 
         tensors = self.stacks if tensors is None else tensors
         known = [] if statistics is None else statistics.statistics
-        (output, *features), known = torch.vmap(call, randomness="different")(tensors, x, known)
+        if self._one_by_one:
+            each = [
+                call({n: t[i] for n, t in tensors.items()}, x[i], [(m[i], r[i]) for m, r in known], network)
+                for i, network in enumerate(self.ensemble.members)
+            ]
+            output, *features = (torch.stack(parts) for parts in zip(*(found for found, _ in each), strict=True))
+            known = [
+                (torch.stack(means), torch.stack(inverses))
+                for means, inverses in (zip(*layer, strict=True) for layer in zip(*(k for _, k in each), strict=True))
+            ]
+        else:
+            try:
+                (output, *features), known = torch.vmap(call, randomness="different")(tensors, x, known)
+            except Exception as error:
+                self._refuse_stacking(error, x)
+                raise
         if statistics is not None:
             statistics.statistics = known
         parameters = [tensors[name] for name in self.groups[0]]
@@ -87,12 +201,22 @@ class VectorizedEngine(Engine):
             stacked=True,
         )
 
+    def _refuse_stacking(self, error: Exception, x: Tensor) -> None:
+        """Stop where a network fails stacked, but not alone."""
+        try:
+            with torch.no_grad(), still_statistics(self.network):
+                self.network(x[0].detach().clone())
+        except Exception:
+            return
+        raise FordeError(
+            f"engine='vectorized' cannot stack this network ({first_line(error)}); use engine='eager' or 'auto'."
+        ) from error
+
     def buffers(self, unit: int) -> dict[str, Tensor]:
         return {name: self.stacks[name] for name, _ in self.network.named_buffers()}
 
     def frozen(self, unit: int) -> dict[str, Tensor]:
-        names = [name for name, _ in self.network.named_parameters() if name not in self.groups[0]]
-        return {name: self.stacks[name] for name in names}
+        return {name: self.stacks[name] for name in self._own if name not in self.groups[0]}
 
     def _of_unit(self, tensor: Tensor, unit: int) -> Tensor:
         return tensor
@@ -109,20 +233,6 @@ class VectorizedEngine(Engine):
         for member in self.ensemble.members:
             for tensor in [*member.parameters(), *member.buffers()]:
                 tensor.data = tensor.data.clone()
-
-
-def alike(ensemble: Ensemble) -> bool:
-    """Whether all members have the same modules, parameter shapes and modes."""
-
-    def description(network: nn.Module) -> list[object]:
-        modules = [
-            (name, type(module), module.training, module.extra_repr()) for name, module in network.named_modules()
-        ]
-        tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-        return [modules, {n: (t.shape, t.dtype, t.device, t.requires_grad) for n, t in tensors.items()}]
-
-    first = description(ensemble.members[0])
-    return all(description(member) == first for member in ensemble.members[1:])
 
 
 def _stack(ensemble: Ensemble, name: str) -> Tensor:

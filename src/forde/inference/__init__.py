@@ -3,5 +3,6 @@
 from forde.inference.folding import folded
 from forde.inference.fused import fused
 from forde.inference.runner import running
+from forde.inference.untouched import Untouched
 
-__all__ = ["folded", "fused", "running"]
+__all__ = ["Untouched", "folded", "fused", "running"]

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from forde.inference.folding import folded, has_hooks
 from forde.inference.fused import FusedConvolution, fused
 from forde.inference.replaying import Replaying, Streams
+from forde.inference.untouched import Untouched
 
 Outputs = Callable[[Tensor], Tensor]
 
@@ -111,14 +112,15 @@ def _deterministic() -> bool:
 def _side_by_side(networks: Sequence[nn.Module], x: Tensor, streams: Streams) -> list[Tensor]:
     """Each network's output, queued on the streams in turn, or one after another where there are none."""
     if not streams:
-        return [network(x) for network in networks]
+        untouched = Untouched(x)
+        return [network(untouched.copy()) for network in networks]
     current = torch.cuda.current_stream(x.device)
     for stream in streams:
         stream.wait_stream(current)
     rows = []
     for index, network in enumerate(networks):
         with torch.cuda.stream(streams[index % len(streams)]):
-            rows.append(network(x))
+            rows.append(network(x.clone()))  # one that works in place must not write to what another stream reads
     for stream in streams:
         current.wait_stream(stream)
     return rows

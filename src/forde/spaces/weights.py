@@ -28,5 +28,5 @@ class Weights(Space):
     uses_batch: ClassVar[bool] = False
 
     def represent(self, view: View) -> Tensor:
-        flat = [parameter.flatten(view.lead) for parameter in view.parameters]
+        flat = [parameter.reshape(*parameter.shape[: view.lead], -1) for parameter in view.parameters]
         return torch.cat(flat, dim=-1).unsqueeze(view.lead)

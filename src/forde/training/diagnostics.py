@@ -26,7 +26,7 @@ def probe(ensemble: Ensemble, x: Tensor, y: Tensor) -> dict[str, float]:
         inputs = x.detach().requires_grad_(x.is_floating_point())
         for member in ensemble.members:
             with torch.enable_grad():
-                output = member(inputs)
+                output = member(inputs.clone())  # some networks work in place
                 there = inputs.requires_grad and output.requires_grad
                 if there and ensemble.likelihood.without_scalar(output, y) is None:
                     scalar = ensemble.likelihood.scalar(output, y).sum()

@@ -1,0 +1,303 @@
+"""What networks hold besides tensors: attributes, modes and hooks. Members that share a program must agree in it.
+
+Stacked members run the first one's Python, and a compiled step runs no Python at all. Both are right only while the
+Python of all members does the same, and goes on doing so: `difference` compares two networks, `Watch` notices changes.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+INTERNAL = frozenset(vars(nn.Module())) - {"training"}
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def hooks_of(network: nn.Module) -> str | None:
+    """Where code of the user's is hooked into a network, in words; None where nowhere.
+
+    >>> network = nn.Sequential(nn.Linear(2, 2))
+    >>> hooks_of(network), network[0].register_forward_hook(print) is None, hooks_of(network)
+    (None, False, "layer '0' has hooks")
+    """
+    for name, module in network.named_modules():
+        if any(getattr(module, kind) for kind in HOOKS):
+            return f"{_layer(name)} has hooks"
+    for name, parameter in network.named_parameters():
+        if has_tensor_hooks(parameter):
+            return f"parameter '{name}' has gradient hooks"
+    return None
+
+
+def has_tensor_hooks(tensor: Tensor) -> bool:
+    """Whether code of the user's runs when a tensor's gradient is there."""
+    return bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
+def difference(networks: Sequence[nn.Module]) -> str | None:
+    """The first thing besides values of tensors in which networks differ from the first one, in words; None if nothing.
+
+    >>> difference([nn.Dropout(0.1), nn.Dropout(0.5)])
+    'the network of member 1 has p = 0.5, that of member 0 has 0.1'
+    """
+    for index, other in enumerate(networks[1:], start=1):
+        found = _difference(networks[0], other, index)
+        if found is not None:
+            return found
+    return None
+
+
+def _difference(first: nn.Module, other: nn.Module, index: int) -> str | None:
+    modules, others = dict(first.named_modules()), dict(other.named_modules())
+    if list(modules) != list(others):
+        return f"member {index} has other layers than member 0"
+    for name, module in modules.items():
+        if type(module) is not type(others[name]):
+            return f"{_layer(name)} is a {type(others[name]).__name__} of its own in member {index}"
+        own, its = attributes(module), attributes(others[name])
+        for key in [*own, *(key for key in its if key not in own)]:
+            if key not in own or key not in its or not same(own[key], its[key]):
+                values = [_short(values.get(key, "missing")) for values in (its, own)]
+                return f"{_layer(name)} of member {index} has {key} = {values[0]}, that of member 0 has {values[1]}"
+    tensors, its_tensors = _tensors(first), _tensors(other)
+    for name in [*tensors, *(name for name in its_tensors if name not in tensors)]:
+        if name not in tensors or name not in its_tensors:
+            return f"only one of members 0 and {index} has a tensor '{name}'"
+        for what in ("shape", "dtype", "device", "requires_grad"):
+            mine, that = getattr(tensors[name], what), getattr(its_tensors[name], what)
+            if mine != that:
+                return f"'{name}' of member {index} has {what} {_short(that)}, that of member 0 {_short(mine)}"
+    return None
+
+
+def unstackable(networks: Sequence[nn.Module]) -> str | None:
+    """Why one program cannot serve for all networks, in words; None where it can."""
+    for index, network in enumerate(networks):
+        found = hooks_of(network)
+        if found is not None:
+            return f"{found} in member {index}"
+    for name, module in networks[0].named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            return f"{_layer(name)} is scripted or traced"
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+            return f"{_layer(name)} has sparse gradients"
+        if isinstance(module, _BatchNorm) and module.momentum is None and module.track_running_stats:
+            return f"{_layer(name)} has momentum=None, for which Python must know a number of batches"
+    return difference(networks)
+
+
+def attributes(module: nn.Module) -> dict[str, Any]:
+    """What a module holds besides tensors, layers and hooks; its mode included.
+
+    >>> attributes(nn.Dropout(0.1))
+    {'training': True, 'p': 0.1, 'inplace': False}
+    """
+    return {key: value for key, value in vars(module).items() if key not in INTERNAL}
+
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, type, slice)
+
+
+DEEP = 8
+
+
+def same(a: Any, b: Any, depth: int = 0) -> bool:
+    """Whether two values certainly mean the same; False where one cannot tell.
+
+    >>> same([1, "a", torch.ones(2)], [1, "a", torch.ones(2)]), same(object(), object())
+    (True, False)
+    """
+    if a is b:
+        return not isinstance(a, torch.Generator)  # shared: what one draws the other does not
+    if type(a) is not type(b) or depth > DEEP:
+        return False
+    if isinstance(a, PLAIN):
+        return bool(a == b)
+    if isinstance(a, Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and bool(torch.equal(a, b))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(same(x, y, depth + 1) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key], depth + 1) for key in a)
+    if isinstance(a, (set, frozenset)):
+        return a == b and all(isinstance(item, PLAIN) for item in a)
+    if isinstance(a, types.FunctionType):
+        return a.__code__ is b.__code__ and same(_bound_to(a), _bound_to(b), depth + 1)
+    return _is_settings(a) and same(vars(a), vars(b), depth + 1)
+
+
+def _bound_to(function: types.FunctionType) -> list[Any]:
+    """The values that a function carries."""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return [function.__defaults__, function.__kwdefaults__, *cells]
+
+
+def _tensors(network: nn.Module) -> dict[str, Tensor]:
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
+
+
+def _layer(name: str) -> str:
+    return f"layer '{name}'" if name else "the network"
+
+
+def _short(value: Any) -> str:
+    text = " ".join((repr(value) if not isinstance(value, torch.Size) else str(list(value))).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def generators_of(network: nn.Module) -> list[torch.Generator]:
+    """Sources of random numbers that a network has for itself."""
+    found = [
+        value
+        for module in network.modules()
+        for held in vars(module).values()
+        for value in (held if isinstance(held, (list, tuple)) else held.values() if isinstance(held, dict) else [held])
+        if isinstance(value, torch.Generator)
+    ]
+    return list({id(each): each for each in found}.values())
+
+
+class Watch:
+    """Notices when something changes that networks hold besides the values of tensors.
+
+    Made to be asked in every step: where nothing was assigned, it only compares identities.
+
+    >>> network = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))
+    >>> watch = Watch([network])
+    >>> watch.change()
+    >>> network[1].p = 0.5
+    >>> watch.change()
+    "layer '1' of member 0 has p = 0.5 instead of 0.1"
+    >>> network[1].p = 0.1
+    >>> watch.change()
+    """
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        self._networks = networks
+        self._look()
+
+    def _look(self) -> None:
+        networks = self._networks
+        modules = [module for network in networks for module in network.modules()]
+        self._hooks = [getattr(module, kind) for module in modules for kind in HOOKS]
+        self._parameters = [parameter for network in networks for parameter in network.parameters()]
+        self._trained = [parameter.requires_grad for parameter in self._parameters]
+        self._dicts = [vars(module) for module in modules]
+        self._dicts += [module._modules for module in modules if module._modules]
+        self._dicts += list(_inner_dicts(modules))
+        self._values = [tuple(each.values()) for each in self._dicts]
+        self._lists = [value for values in self._values for value in values if type(value) is list]
+        self._items = [list(each) for each in self._lists]
+        self._written = [value for values in self._values for value in values if type(value) is Tensor]
+        self._versions = [tensor._version for tensor in self._written]
+        self._snapshots = [_snapshot(network) for network in networks]
+
+    def change(self) -> str | None:
+        """What is another than it was, in words; None where nothing is."""
+        try:
+            if (
+                not any(self._hooks)
+                and [parameter.requires_grad for parameter in self._parameters] == self._trained
+                and [tensor._version for tensor in self._written] == self._versions
+                and all(values == tuple(each.values()) for each, values in zip(self._dicts, self._values, strict=True))
+                and self._lists == self._items
+                and not any(map(has_tensor_hooks, self._parameters))
+            ):
+                return None
+        except (RuntimeError, ValueError, TypeError):  # two tensors or arrays that are not the same object
+            pass
+        return self._look_closer()
+
+    def _look_closer(self) -> str | None:
+        for index, (network, before) in enumerate(zip(self._networks, self._snapshots, strict=True)):
+            found = hooks_of(network)
+            if found is not None:
+                return f"{found} in member {index}"
+            now = _snapshot(network)
+            for name in [*now, *(name for name in before if name not in now)]:
+                old, new = before.get(name, {}), now.get(name, {})
+                for key in [*new, *(key for key in old if key not in new)]:
+                    if key not in old or key not in new or not same(old[key], new[key]):
+                        if isinstance(old.get(key), Tensor) or isinstance(new.get(key), Tensor):
+                            return f"{_layer(name)} of member {index} keeps another tensor in {key}"
+                        was, given = _short(old.get(key, "missing")), _short(new.get(key, "missing"))
+                        return f"{_layer(name)} of member {index} has {key} = {given} instead of {was}"
+        self._look()  # something was assigned, but it is the same
+        return None
+
+    def restore(self) -> None:
+        """Put numbers, texts, lists and dictionaries back that layers hold; what only Python knows is no tensor."""
+        for network, before in zip(self._networks, self._snapshots, strict=True):
+            for name, module in network.named_modules():
+                old, now = before.get(name, {}), vars(module)
+                for key in [key for key in attributes(module) if key not in old]:
+                    del now[key]
+                for key, value in old.items():
+                    current = now.get(key)
+                    if key in now and type(value) is list and type(current) is list:
+                        current[:] = value
+                    elif key in now and type(value) is dict and type(current) is dict:
+                        current.clear()
+                        current.update(value)
+                    elif key in now and isinstance(value, PLAIN) and not same(current, value):
+                        now[key] = value
+        self._look()
+
+
+def _snapshot(network: nn.Module) -> dict[str, dict[str, Any]]:
+    """For each layer what it holds, as values that stay when it changes in place."""
+    found = {}
+    for name, module in network.named_modules():
+        trained = {f"{key}.requires_grad": p.requires_grad for key, p in module._parameters.items() if p is not None}
+        kind = {"type": type(module), "layers": [id(child) for child in module._modules.values()]}
+        found[name] = {**kind, **trained, **{key: _copied(value) for key, value in attributes(module).items()}}
+    return found
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        try:
+            return value.detach().clone()
+        except RuntimeError:  # left over from inside of `torch.vmap`, where it had a meaning
+            return None
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) is set:
+        return set(value)
+    if isinstance(value, torch.Generator):
+        return _Drawn(value.get_state().numpy().tobytes())
+    if _is_settings(value):
+        return {key: _copied(item) for key, item in vars(value).items()}
+    return value
+
+
+LIBRARIES = ("torch", "builtins", "numpy", "functools", "_thread", "threading", "weakref")
+
+
+class _Drawn(bytes):
+    """Where a generator stands."""
+
+
+def _is_settings(value: Any) -> bool:
+    """Whether a value is an object that forward passes may read numbers from (a configuration)."""
+    if isinstance(value, (nn.Module, Tensor, type, types.ModuleType, types.FunctionType, types.MethodType)):
+        return False
+    return hasattr(value, "__dict__") and type(value).__module__.split(".")[0] not in LIBRARIES
+
+
+def _inner_dicts(modules: Sequence[nn.Module]) -> Iterator[dict[str, Any]]:
+    """What attributes hold that can change in place, each once."""
+    seen: set[int] = set()
+    for module in modules:
+        for value in attributes(module).values():
+            inner = value if type(value) is dict else vars(value) if _is_settings(value) else None
+            if inner is not None and id(inner) not in seen:
+                seen.add(id(inner))
+                yield inner
