@@ -58,6 +58,23 @@ class Ensemble(nn.Module):
         members = [_build(factory, seed, i) for i, factory in enumerate(factories)]
         _refuse_shared_parameters(members)
         self.members = nn.ModuleList(members)
+        self.left_in_evaluation = frozenset(n for n, m in self.members.named_modules() if n and not m.training)
+        """Names (`0.norm` of member 0) of layers that `make_network` put into evaluation mode, where they stay."""
+
+    def train(self, mode: bool = True) -> Ensemble:
+        """Training or evaluation mode for all layers, but those that `make_network` left in evaluation mode stay in it.
+
+        >>> def make_network() -> nn.Module:
+        ...     return nn.Sequential(nn.BatchNorm1d(4).eval(), nn.Linear(4, 3))
+        >>> [layer.training for layer in Ensemble(make_network, 2).train().members[0]]
+        [False, True]
+        """
+        super().train(mode)
+        if mode and self.left_in_evaluation:
+            for name, layer in self.members.named_modules():
+                if name in self.left_in_evaluation:
+                    layer.training = False
+        return self
 
     @property
     def n_members(self) -> int:

@@ -74,7 +74,9 @@ class Engine(ABC):
         self.method = method
         self.precision = precision
         self.memory = memory
-        self.head: tuple[str, ...] = share_heads(ensemble) if method.shared_head else ()
+        self.head: tuple[str, ...] = ()
+        """Names of the parameters that all members share, once the first batch has told which layer is the last."""
+        self._met = False
         if ensemble.device.type == "cpu":
             keep_freed_memory()
         self._kept: dict[int, Differentiable | Start] = {}
@@ -134,6 +136,20 @@ class Engine(ABC):
         """Those of `parameters` that are not frozen now."""
         return [parameter for group in self.groups for parameter in group.values()]
 
+    def _meet(self, x: Batch) -> None:
+        """Learn from the first batch which layers the method means."""
+        if self._met:
+            return
+        self._met = True
+        first = x if isinstance(x, Tensor) else x[0]
+        self._find_layers(first)
+        if self.method.shared_head:
+            self.head = share_heads(self.whole, first)
+
+    @abstractmethod
+    def _find_layers(self, x: Tensor) -> None:
+        """Find the layers whose activations the method reads."""
+
     def _look_for_frozen(self) -> None:
         """Set `groups`: what is trained may change between steps."""
         self.groups = [{n: p for n, p in unit.items() if p.requires_grad} for unit in self.leaves]
@@ -188,6 +204,7 @@ class Engine(ABC):
         """Phase 1; clears old gradients first."""
         for parameter in self.parameters():
             parameter.grad = None
+        self._meet(x)
         self._look_for_frozen()
         self._kept = {}
         if repel and isinstance(x, list):
@@ -238,7 +255,8 @@ class Engine(ABC):
     def _make_dense(self) -> None:
         """A prior on weights moves every row of an embedding, so its gradient cannot stay sparse."""
         sparse = [parameter for parameter in self.trained() if parameter.grad is not None and parameter.grad.is_sparse]
-        if not sparse or not (self.head or self.mixes_weights or any(p.on_weights for p in self.method.priors)):
+        decays = any(p.on_weights and getattr(p, "weight_decay", None) != 0 for p in self.method.priors)
+        if not sparse or not (self.head or self.mixes_weights or decays):
             return
         for parameter in sparse:
             assert parameter.grad is not None

@@ -30,6 +30,7 @@ def capture(network: nn.Module, layer: FeatureLayer | None) -> Iterator[list[Ten
             )
         kept.append(value)
 
+    assert layer.name is not None
     handle = network.get_submodule(layer.name).register_forward_hook(keep)
     try:
         yield kept

@@ -205,6 +205,7 @@ class _Compiled(CapturedSteps):
         started = time.perf_counter()
         if self.fuse:
             log.info("engine: compiling the step, once per run (seconds to minutes; cached between runs)")
+        self._meet(x)
         members = list(self.ensemble.members)
         self._code = Watch(members)
         position = Position(self, x.device)

@@ -11,6 +11,7 @@ from torch.func import functional_call
 from forde.derivatives import LargeConvolutions
 from forde.engine.base import Engine
 from forde.engine.capture import capture, last_kept
+from forde.engine.heads import found_layer
 from forde.engine.part_of_batch import Statistics
 from forde.engine.records import Memory, Precision
 from forde.ensemble import Ensemble
@@ -40,11 +41,16 @@ class EagerEngine(Engine):
         super().__init__(ensemble, method, precision, memory)
         self.cheap_convolutions = ensemble.device.type == "cpu"
         self.layers = [method.feature_layer(member) for member in ensemble.members]
+        """By unit; named once the first batch was met."""
         self.leaves = [_leaves(member) for member in ensemble.members]
         self._look_for_frozen()
 
     def _second_derivatives(self) -> AbstractContextManager[object]:
         return super()._second_derivatives() if self.cheap_convolutions else LargeConvolutions()
+
+    def _find_layers(self, x: Tensor) -> None:
+        pairs = zip(self.layers, self.ensemble.members, strict=True)
+        self.layers = [found_layer(layer, member, x) for layer, member in pairs]
 
     def _inputs(self, x: Tensor) -> Tensor:
         return x

@@ -1,24 +1,65 @@
-"""One classifier for all members (feature-RDE as published), as copies that are kept equal."""
+"""The last linear layer of a network, and one for all members (feature-RDE as published), as copies kept equal."""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor, nn
 
+from forde.engine.rewinding import random_state, set_random_state
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
-from forde.spaces.features import last_linear
+from forde.spaces import FeatureLayer
 
 
-def share_heads(ensemble: Ensemble) -> tuple[str, ...]:
+def found_layer(layer: FeatureLayer | None, network: nn.Module, x: Tensor) -> FeatureLayer | None:
+    """A layer by its name, which a forward pass on the batch `x` tells where it is the last one called."""
+    if layer is None or layer.name is not None:
+        return layer
+    return FeatureLayer(last_linear(network, x), layer.side)
+
+
+def last_linear(network: nn.Module, x: Tensor) -> str:
+    """Name of the last `nn.Linear` that the forward pass on `x` calls. The network stays as it is.
+
+    >>> last_linear(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
+    '2'
+    """
+    called: list[str] = []
+    handles = [
+        module.register_forward_hook(lambda *_, name=name: called.append(name))
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    modes = [(module, module.training) for module in network.modules()]
+    random = random_state(x.device)
+    try:
+        network.eval()
+        with torch.no_grad():
+            network(x.detach().clone())
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, mode in modes:
+            module.training = mode
+        set_random_state(random, x.device)
+    if not called:
+        raise FordeError(
+            "the forward pass calls no linear layer whose input could serve as features; "
+            "name a submodule with Features(layer='...')."
+        )
+    return called[-1]
+
+
+def share_heads(ensemble: Ensemble, x: Tensor) -> tuple[str, ...]:
     """Give every member the first one's last linear layer; returns its parameters' names.
 
     The copies stay equal because they start equal and follow the same gradient, the mean over members.
     """
-    head = last_linear(ensemble.members[0])
+    head = last_linear(ensemble.members[0], x)
     source = dict(ensemble.members[0].get_submodule(head).named_parameters())
     shapes = {name: value.shape for name, value in source.items()}
     for index, member in enumerate(ensemble.members):
-        target = dict(member.get_submodule(head).named_parameters()) if last_linear(member) == head else {}
+        target = dict(member.get_submodule(head).named_parameters()) if last_linear(member, x) == head else {}
         if {name: value.shape for name, value in target.items()} != shapes:
             raise FordeError(
                 f"members 0 and {index} differ in their last linear layer, so they cannot share it; "

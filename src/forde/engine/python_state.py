@@ -146,6 +146,8 @@ def _layer(name: str) -> str:
 
 
 def _short(value: Any) -> str:
+    if " at 0x" in repr(value):  # an address tells nobody anything
+        return f"a {type(value).__name__} of its own"
     text = " ".join((repr(value) if not isinstance(value, torch.Size) else str(list(value))).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -244,7 +246,7 @@ class Watch:
                     elif key in now and type(value) is dict and type(current) is dict:
                         current.clear()
                         current.update(value)
-                    elif key in now and isinstance(value, PLAIN) and not same(current, value):
+                    elif key in now and isinstance(value, PLAIN) and not isinstance(value, _Drawn):
                         now[key] = value
         self._look()
 

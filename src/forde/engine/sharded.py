@@ -22,7 +22,6 @@ from forde.engine.choose import EngineName
 from forde.engine.eager import EagerEngine, refuse_different_parameters
 from forde.engine.flat import pack, unpack
 from forde.engine.global_batchnorm import GlobalBatchNorm, normalise
-from forde.engine.heads import share_heads
 from forde.engine.mesh import Mesh
 from forde.engine.part_of_batch import Recording, Statistics
 from forde.engine.records import Batch, Forward, Memory, Precision, StepReport
@@ -55,13 +54,11 @@ class ShardedEngine(EagerEngine):
         precision: Precision = "float32",
         memory: Memory = "speed",
     ) -> None:
-        if method.shared_head:
-            share_heads(ensemble)  # before each shard makes its own members equal
         own = mesh.members.part(ensemble.n_members)
         super().__init__(shard(ensemble, own), method, precision, memory)
         self.whole, self.mesh, self.first_member = ensemble, mesh, own.start
         self._batch: tuple[Batch, Batch] | None = None
-        if self.head or self.mixes_weights:
+        if method.shared_head or self.mixes_weights:
             refuse_different_parameters(ensemble)
 
     def gradients(self, x: Batch, y: Batch, factor: float | Tensor | None, *, step: int) -> StepReport:
@@ -239,6 +236,7 @@ def shard(ensemble: Ensemble, members: slice) -> Ensemble:
     nn.Module.__init__(part)
     part.seed, part.likelihood = ensemble.seed, ensemble.likelihood
     part.members = nn.ModuleList(list(ensemble.members)[members])
+    part.left_in_evaluation = frozenset(n for n, m in part.members.named_modules() if n and not m.training)
     return part
 
 

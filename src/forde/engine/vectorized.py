@@ -18,6 +18,7 @@ from forde.engine.agreement import disagreement
 from forde.engine.base import Engine
 from forde.engine.capture import capture, last_kept, still_statistics
 from forde.engine.eager import EagerEngine
+from forde.engine.heads import found_layer
 from forde.engine.part_of_batch import MeanAndInverse, Recording, Statistics
 from forde.engine.python_state import Watch, has_tensor_hooks, unstackable
 from forde.engine.records import Batch, Forward, Memory, Precision
@@ -103,9 +104,11 @@ class VectorizedEngine(Engine):
 
     def _unlike_a_loop(self, x: Tensor, y: Tensor, *, repel: bool) -> str | None:
         """What stacked members do differently from each by itself, in words; None if nothing."""
+        self._meet(x)
         self._look_for_frozen()
         start = Position(self, x.device)
         plain = EagerEngine(self.ensemble, self.method, self.precision)
+        plain._meet(x)
         try:
             try:
                 found = plain_parts(self, 0, x, y, repel=repel, metric=None)
@@ -150,6 +153,9 @@ class VectorizedEngine(Engine):
         if reason is not None:
             self._one_by_one = True
             log.info("engine: members run one by one from here on, because %s", reason)
+
+    def _find_layers(self, x: Tensor) -> None:
+        self.layer = found_layer(self.layer, self.network, x)
 
     def _inputs(self, x: Tensor) -> Tensor:
         return x.unsqueeze(0).expand(self.ensemble.n_members, *x.shape)

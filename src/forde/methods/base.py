@@ -15,7 +15,7 @@ from forde.kernels.rbf import RBF
 from forde.priors import Isotropic, Prior, TrainingData
 from forde.rules import WGD, Rule
 from forde.spaces import FeatureLayer, Space
-from forde.spaces.features import last_linear
+from forde.spaces.features import last_linear_of
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Method:
         """The activation that the space or a prior reads; None for none."""
         layer = None if self.space is None else self.space.feature_layer(network)
         if layer is None and any(prior.needs_features for prior in self.priors):
-            layer = FeatureLayer(last_linear(network), "input")
+            layer = last_linear_of(network)
         return layer
 
     @property

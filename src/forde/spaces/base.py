@@ -117,5 +117,6 @@ class Space(ABC):
 class FeatureLayer:
     """An activation: the output of the submodule `name`, or its input."""
 
-    name: str
+    name: str | None
+    """None for the last `nn.Linear` that the forward pass calls."""
     side: Literal["input", "output"]

@@ -28,7 +28,7 @@ class Features(Space):
     """Members are compared by an activation on the training batch.
 
     Args:
-        layer: name of a submodule whose output is used; by default the input of the last `nn.Linear`.
+        layer: name of a submodule whose output is used; by default the input of the last `nn.Linear` that is called.
         projection: number of loss-gradient directions to compare along; None compares all features.
         smallest: keep the directions of *smallest* eigenvalue, as the authors' code does by its sorting order.
 
@@ -66,25 +66,24 @@ class Features(Space):
 
     def feature_layer(self, network: nn.Module) -> FeatureLayer:
         if self.layer is None:
-            return FeatureLayer(last_linear(network), "input")
+            return last_linear_of(network)
         if self.layer not in (names := dict(network.named_modules())):
             raise unknown_name("layer", self.layer, names)
         return FeatureLayer(self.layer, "output")
 
 
-def last_linear(network: nn.Module) -> str:
-    """Name of the last `nn.Linear` in registration order.
+def last_linear_of(network: nn.Module) -> FeatureLayer:
+    """The input of the last linear layer that a network calls; which one that is, a forward pass has to tell.
 
-    >>> last_linear(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
-    '2'
+    >>> last_linear_of(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+    FeatureLayer(name=None, side='input')
     """
-    names = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
-    if not names:
+    if not any(isinstance(module, nn.Linear) for module in network.modules()):
         raise FordeError(
             "the network has no linear layer whose input could serve as features; "
             "name a submodule with Features(layer='...')."
         )
-    return names[-1]
+    return FeatureLayer(None, "input")
 
 
 def directions(gradients: Tensor, rank: int, *, smallest: bool = False) -> Tensor:

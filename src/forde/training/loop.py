@@ -199,6 +199,9 @@ class Loop:
             "optimizer": optimiser_settings(self.optimizer),
             "optimizer_numbers": optimiser_numbers(self.optimizer),
             "scheduler": None if self.scheduler is None else to_plain(self.scheduler.state_dict()),
+            # A callback may have changed these, and will not be called again for epochs that are done.
+            "frozen": [name for name, parameter in self.ensemble.named_parameters() if not parameter.requires_grad],
+            "evaluating": [name for name, layer in self.ensemble.members.named_modules() if not layer.training],
         }
         return Checkpoint(tensors, state)
 
@@ -223,6 +226,8 @@ class Loop:
         for name in ("epoch", "step", "steps", "skipped", "roll_backs", "patience"):
             setattr(self, name, int(state[name]))
         self.seconds = float(state["seconds"])
+        if "frozen" in state and "evaluating" in state:
+            self._restore_modes(set(state["frozen"]), set(state["evaluating"]))
         self.records[:] = [from_json(record) for record in state["records"]]
         device = self.ensemble.device
         self.tally = _Tally()
@@ -232,6 +237,14 @@ class Loop:
         for i, order in enumerate(self._generators()):
             order.set_state(self.beginning[f"order.{i}"])
         set_random_states(_part(tensors, "now."), device)
+
+    def _restore_modes(self, frozen: set[str], evaluating: set[str]) -> None:
+        """Freeze what was frozen, and put layers into the mode that they were in."""
+        for name, parameter in self.ensemble.named_parameters():
+            if parameter.requires_grad == (name in frozen):
+                parameter.requires_grad_(name not in frozen)
+        for name, layer in self.ensemble.members.named_modules():
+            layer.training = name not in evaluating
 
     def _tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers, also those that networks do not save; tied ones once."""

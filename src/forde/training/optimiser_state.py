@@ -1,6 +1,6 @@
 """An optimiser's state by member and parameter, whatever engine it ran on.
 
-An engine hands the optimiser *units* (`Engine.groups`): each member's parameters, or all members' stacked `[M, ...]`.
+An engine hands the optimiser *units* (`Engine.leaves`): each member's parameters, or all members' stacked `[M, ...]`.
 Files hold neither: `{member}.{parameter}.{key}` has the shape that this member's parameter gives it, so that what one
 engine wrote another goes on with.
 """
@@ -25,7 +25,7 @@ def optimiser_tensors(engine: Engine, optimizer: Optimizer) -> dict[str, Tensor]
     """The state of each member's parameters, by `{member}.{parameter}.{key}`; numbers as `[]`."""
     members = engine.ensemble.n_members
     tensors: dict[str, Tensor] = {}
-    for unit, group in enumerate(engine.groups):
+    for unit, group in enumerate(engine.leaves):
         for name, leaf in group.items():
             for key, value in optimizer.state.get(leaf, {}).items():
                 if value is None:
@@ -53,7 +53,7 @@ def load_optimiser_tensors(
         parameter, _, key = full.rpartition(".")
         stored.setdefault(parameter, {})[key] = value
     options = {id(leaf): group for group in optimizer.param_groups for leaf in group["params"]}
-    for unit, group in enumerate(engine.groups):
+    for unit, group in enumerate(engine.leaves):
         for name, leaf in group.items():
             members = range(engine.ensemble.n_members) if _stacked(engine) else [engine.first_member + unit]
             rows = [stored.get(f"{member}.{name}", {}) for member in members]
@@ -122,7 +122,7 @@ def scale_learning_rate(optimizer: Optimizer, scheduler: Any, factor: float) -> 
 
 
 def _stacked(engine: Engine) -> bool:
-    return len(engine.groups) == 1 and engine.ensemble.n_members > 1
+    return len(engine.leaves) == 1 and engine.ensemble.n_members > 1
 
 
 def _as_tensor(value: Any, key: str, optimizer: Optimizer) -> Tensor:

@@ -150,6 +150,7 @@ def fit(
         torch.manual_seed(seed)
         share_random_states(group, target)
         ensemble.train()
+        _say_what_is_not_trained(ensemble)
         fitted = _fitted(method, ensemble, feed)
         history, planned = History(fitted), epochs * max(1, feed.size // batch_size)
         name: EngineName = "eager" if independent_data else engine
@@ -220,6 +221,18 @@ def _joined(mesh: Shape | Literal["auto"] | None, ensemble: Ensemble, device: to
     shape = (1, 1) if mesh is None else checked_shape(mesh, ensemble.n_members)
     with joined(shape, device) as found, nullcontext() if found.leads else silent():
         yield found
+
+
+def _say_what_is_not_trained(ensemble: Ensemble) -> None:
+    """One line about layers that `make_network` left in evaluation mode."""
+    names = sorted(ensemble.left_in_evaluation)
+    if any(name.isdecimal() for name in names):
+        log.warning(
+            "make_network() returned a network in evaluation mode, so dropout and BatchNorm stay in it while weights "
+            "are trained; call .train() on the network there if that is not what you want."
+        )
+    elif names:
+        log.info("%d layers stay in evaluation mode, as make_network() left them: %s, ...", len(names), names[0])
 
 
 def _fitted(method: Method, ensemble: Ensemble, feed: Feed) -> Method:
