@@ -28,16 +28,24 @@ class RunInterruptedError(FordeError):
         return 128 + int(self.signal)
 
 
+MOST_NAMES = 60
+"""So many known names a message lists; a table may have thousands of columns."""
+MOST_CHARACTERS = 200
+"""And so many of a name."""
+
+
 def unknown_name(kind: str, given: object, known: Iterable[str]) -> FordeError:
     """The error for a name that does not exist, with the nearest one that does.
 
     >>> str(unknown_name("method", "forde-pcs", ["forde-pca", "lit"]))
     "unknown method 'forde-pcs'; did you mean 'forde-pca'? Known: forde-pca, lit."
     """
-    names = sorted(known)
-    near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
+    names = sorted(name[:MOST_CHARACTERS] for name in known)
+    asked = str(given)[:MOST_CHARACTERS]
+    near = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
     hint = f"; did you mean '{near[0]}'?" if near else "."
-    return FordeError(f"unknown {kind} '{given}'{hint} Known: {', '.join(names) or 'none'}.")
+    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+    return FordeError(f"unknown {kind} '{asked}'{hint} Known: {', '.join(names[:MOST_NAMES]) or 'none'}{more}.")
 
 
 def first_line(error: Exception) -> str:

@@ -19,6 +19,8 @@ MAX_FILES = 2_000_000
 MAX_RATIO = 50
 """How many times larger than an archive its files may be, images being hardly compressed; small ones are let off."""
 LET_OFF = 64 << 20
+ENTRY = 4_096
+"""Bytes that a file or folder takes on most disks, however little it holds."""
 BLOCK = 1 << 20
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 
@@ -35,7 +37,7 @@ def unpack(archive: Path, folder: Path, *, max_bytes: int = MAX_BYTES, max_files
         for number, (name, content) in enumerate(members):
             if number >= max_files:
                 raise FordeError(f"'{archive}' holds more than {max_files:,} files; it was not unpacked further.")
-            left -= tarfile.BLOCKSIZE  # empty files cost something, too
+            left = _less(left, ENTRY, archive)  # empty files cost something, too
             target = folder / safe_path(name, archive)
             if content is None:
                 target.mkdir(parents=True, exist_ok=True)
@@ -79,7 +81,8 @@ def _tar_members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
         gzip.open(archive) if compressed else archive.open("rb") as opened,
         tarfile.TarFile(fileobj=cast(IO[bytes], _Modest(opened))) as tar,
     ):
-        for member in tar:
+        while (member := tar.next()) is not None:
+            tar.members.clear()  # tarfile would remember them all
             if member.isdir():
                 yield member.name, None
             elif member.isreg():
@@ -120,12 +123,16 @@ def _write(content: IO[bytes], target: Path, left: int, archive: Path) -> int:
     with target.open("xb") as out:
         while True:
             block = content.read(BLOCK)
-            left -= len(block)
-            if left < 0:
-                raise FordeError(f"'{archive}' unpacks to more bytes than are allowed; it was not unpacked further.")
+            left = _less(left, len(block), archive)
             if not block:
                 return left
             out.write(block)
+
+
+def _less(left: int, taken: int, archive: Path) -> int:
+    if taken > left:
+        raise FordeError(f"'{archive}' unpacks to more bytes than are allowed; it was not unpacked further.")
+    return left - taken
 
 
 def _special(archive: Path, name: str) -> FordeError:

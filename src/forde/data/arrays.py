@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import struct
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,22 @@ import numpy as np
 
 from forde.errors import FordeError, unknown_name
 
-from .checks import channel_statistics, check_is_file, check_same_length, checked_labels, count_classes
+from .budget import check_fits
+from .checks import (
+    MAX_SHOWN,
+    channel_statistics,
+    check_class_names,
+    check_is_file,
+    check_same_length,
+    checked_labels,
+    column_statistics,
+    count_classes,
+)
 from .description import Description, Images, Table
 
 _PAIRS = (("x", "y"), ("images", "labels"), ("data", "labels"), ("X", "y"))
-MOST_COMPRESSED = 1_100
-"""No deflated file is smaller than by this factor."""
+MAX_HEADER = 1 << 20
+"""Bytes before the values of an array; numpy would read a header of any length."""
 _SPLITS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
 
 
@@ -40,7 +52,8 @@ def read_npz(path: Path, split: str) -> Images | Table:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             names = _array_names(file.files, path)
-            parts = {part: (_checked(file, a, path), _checked(file, b, path)) for part, (a, b) in names.items()}
+            check_fits(sum(_need(file.zip, a, b, path) for a, b in names.values()), path, [path])
+            parts = {part: (file[a], file[b]) for part, (a, b) in names.items()}
     except FordeError:
         raise
     except Exception as error:  # a broken file can raise anything, from zlib.error to RecursionError
@@ -51,16 +64,39 @@ def read_npz(path: Path, split: str) -> Images | Table:
     return _from_parts(parts, split, path.stem, f"the file '{path}'")
 
 
-def _checked(file: Any, name: str, path: Path) -> np.ndarray:
-    """An array of a `.npz` file; numpy would reserve what its header claims, whatever is there."""
-    member = file.zip.getinfo(f"{name}.npy")
-    with file.zip.open(member) as stream:
+def _need(archive: zipfile.ZipFile, x_name: str, y_name: str, path: Path) -> int:
+    """The bytes of memory that the samples and targets of one split take until they are a data set."""
+    shape, fortran, dtype = _header(archive, x_name, path)
+    values = math.prod(shape) * dtype.itemsize
+    if len(shape) == 2:
+        # As float32 with a mask of what is finite; statistics of a column in float64; a name and two numbers a column.
+        values += 5 * math.prod(shape) + 16 * shape[0] + 250 * shape[1]
+    elif fortran:
+        values *= 2  # statistics go through the pixels in the order of C
+    shape, _, dtype = _header(archive, y_name, path)
+    return values + math.prod(shape) * (dtype.itemsize + 24)  # int64 twice, and masks of what is out of range
+
+
+def _header(archive: zipfile.ZipFile, name: str, path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type of an array of a `.npz` file, without its values."""
+    member = archive.getinfo(f"{name}.npy")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError("a compression that numpy does not write")  # some reserve as much as the file says
+    with archive.open(member) as stream:
         old = np.lib.format.read_magic(stream) == (1, 0)
+        size = struct.unpack("<H" if old else "<I", stream.read(2 if old else 4))[0]
+        if size > MAX_HEADER:
+            raise FordeError(
+                f"the array '{name}' in '{path}' has a header of {size:,} bytes, but {MAX_HEADER:,} are the most; "
+                "write it again with numpy.savez."
+            )
+    with archive.open(member) as stream:
+        np.lib.format.read_magic(stream)
         read_header = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read_header(stream)
-    if math.prod(shape) * dtype.itemsize > min(member.file_size, MOST_COMPRESSED * path.stat().st_size):
-        raise ValueError("more values claimed than stored")
-    return file[name]
+        shape, fortran, dtype = read_header(stream)
+    if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > member.file_size:
+        raise ValueError("objects, or more values claimed than stored")  # numpy would reserve what the header claims
+    return shape, fortran, dtype
 
 
 def _array_names(names: Sequence[str], path: Path) -> dict[str, tuple[str, str]]:
@@ -75,9 +111,10 @@ def _array_names(names: Sequence[str], path: Path) -> dict[str, tuple[str, str]]
         if {x, y} <= set(names):
             found.setdefault("train", (x, y))
     if not found:
+        there = ", ".join(sorted(names))[:MAX_SHOWN] or "none"
         raise FordeError(
-            f"'{path}' holds the arrays {', '.join(sorted(names)) or 'none'}, but x and y, images and labels, or these "
-            "per split (x_train, y_train, ...) were expected."
+            f"'{path}' holds the arrays {there}, but x and y, images and labels, or these per split (x_train, y_train, "
+            "...) were expected."
         )
     return found
 
@@ -91,6 +128,7 @@ def _from_parts(
 ) -> Images | Table:
     if split not in parts:
         raise unknown_name(f"split of {source}", split, parts)
+    check_class_names(classes, source)
     x, y = parts[split]
     if not all(own.ndim and own.size and own.dtype.kind in "biuf" for _, own in parts.values()):
         raise FordeError(f"the targets in {source} are empty or of type {y.dtype}; give one number for each sample.")
@@ -150,7 +188,7 @@ def _table(
     if y.dtype.kind != "f":
         n_classes = len(classes) or count_classes((own for _, own in parts.values()), source)
     targets = checked_labels(y.astype(np.int64), n_classes, source) if n_classes else y.astype(np.float32)
-    mean, std = (tuple(values.tolist()) for values in (training.mean(0, np.float64), training.std(0, np.float64)))
+    mean, std = column_statistics(training)
     names = tuple(f"x{column}" for column in range(x.shape[1]))
     labels = tuple(classes) or tuple(map(str, range(n_classes)))
     described = Description(name, n_classes, x.shape[1:], mean, std, sizes, source, labels)

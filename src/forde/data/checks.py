@@ -13,6 +13,10 @@ from forde.errors import FordeError
 STATISTICS_ROWS = 5_000
 """Images over which channel statistics of an unknown folder are taken, evenly spaced."""
 MAX_CLASSES = 100_000
+MAX_NAME = 1_000
+"""Characters that the name of a class or a column may have."""
+BLOCK = 1 << 20
+"""Values that statistics take at once: their decimals need eight times the memory of bytes."""
 MAX_SHOWN = 300
 """Characters of a name that a message repeats."""
 
@@ -69,6 +73,27 @@ def count_classes(labels: Iterable[np.ndarray], file: Path | str) -> int:
     return highest + 1
 
 
+def check_class_names(names: Sequence[str], file: Path | str) -> None:
+    """Refuse names of classes that are empty, endless or too many.
+
+    >>> check_class_names(["cat", ""], "pets.parquet")
+    Traceback (most recent call last):
+    forde.errors.FordeError: class 1 in 'pets.parquet' has an empty name; name it or remove its samples.
+    """
+    if len(names) > MAX_CLASSES:
+        raise FordeError(
+            f"'{file}' names {len(names):,} classes, but {MAX_CLASSES:,} are the most; see whether these are classes."
+        )
+    for label, name in enumerate(names):
+        if not name.strip():
+            raise FordeError(f"class {label} in '{file}' has an empty name; name it or remove its samples.")
+        if len(name) > MAX_NAME:
+            raise FordeError(
+                f"class {label} in '{file}' has a name of {len(name):,} characters, {name[:30]!r}..., but {MAX_NAME:,} "
+                "are the most; see whether these are classes."
+            )
+
+
 def check_same_length(images: int, labels: int, file: Path | str) -> None:
     """Refuse a number of labels other than that of images."""
     if images != labels:
@@ -87,12 +112,27 @@ def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[flo
     """
     levels = np.arange(256) / 255
     means, stds = [], []
+    pixels = images.reshape(-1, images.shape[-1])
     for channel in range(images.shape[-1]):
-        counts = np.bincount(images[..., channel].reshape(-1), minlength=256)
+        blocks = (pixels[start : start + BLOCK, channel] for start in range(0, len(pixels), BLOCK))
+        counts = sum((np.bincount(block, minlength=256) for block in blocks), np.zeros(256, np.int64))
         mean = float(counts @ levels / counts.sum())
         means.append(mean)
         stds.append(float(np.sqrt(counts @ (levels - mean) ** 2 / counts.sum())))
     return tuple(means), tuple(stds)
+
+
+def column_statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each column of a table `[N, D]`, in float64.
+
+    >>> column_statistics(np.array([[1.0, 0.0], [3.0, 0.0]]))
+    ((2.0, 0.0), (1.0, 0.0))
+    """
+    width = max(1, BLOCK // max(len(x), 1))
+    blocks = [x[:, start : start + width] for start in range(0, max(x.shape[1], 1), width)]
+    means = np.concatenate([block.mean(0, np.float64) for block in blocks])
+    stds = np.concatenate([block.std(0, np.float64) for block in blocks])
+    return tuple(means.tolist()), tuple(stds.tolist())
 
 
 def evenly_spaced(count: int, at_most: int = STATISTICS_ROWS) -> np.ndarray:

@@ -11,8 +11,9 @@ import numpy as np
 
 from forde.errors import FordeError, unknown_name
 
-from .checks import channel_statistics, check_is_file, evenly_spaced, first_duplicate
-from .decoding import SUFFIXES, decode_all
+from .budget import check_fits
+from .checks import MAX_SHOWN, channel_statistics, check_class_names, check_is_file, evenly_spaced, first_duplicate
+from .decoding import SUFFIXES, decode_all, room_for, shape_of
 from .description import Description, Images
 
 SPLIT_FOLDERS = {
@@ -37,12 +38,12 @@ def read_class_folder_set(folder: Path, split: str) -> Images:
             )
     listed = {part: list_files(parts[part], classes) for part in parts}
     files, labels = listed[split]
-    images = read_files(files, to_colour=False, labels=labels)
     training = listed.get("train", listed[split])[0]
     sample = [training[position] for position in evenly_spaced(len(training))]
-    mean, std = channel_statistics(
-        images if len(sample) == len(files) and sample == files else read_files(sample, to_colour=False)
-    )
+    # A sample of its own is gone from memory before the split itself is read.
+    statistics = None if sample == files else channel_statistics(read_files(sample, to_colour=False))
+    images = read_files(files, to_colour=False, labels=labels)
+    mean, std = statistics or channel_statistics(images)
     sizes = {part: len(part_files) for part, (part_files, _) in listed.items()}
     description = Description(
         folder.resolve().name, len(classes), images.shape[1:], mean, std, sizes, f"the folder '{folder}'", classes
@@ -82,6 +83,7 @@ def class_names(folder: Path) -> tuple[str, ...]:
     names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not names:
         raise FordeError(f"the folder '{folder}' holds no class folders; put the images of each class into one.")
+    check_class_names(names, folder)
     return tuple(names)
 
 
@@ -126,7 +128,11 @@ def read_files(
         return encoded
 
     read: Callable[[int], bytes] = content if labels is not None else lambda position: read_bytes(files[position])
-    images = decode_all([str(file) for file in files], read, to_colour=to_colour, shape=shape)
+    names = [str(file) for file in files]
+    if shape is None:
+        shape = shape_of(read(0), names[0], to_colour=to_colour)
+    images = room_for(len(files), shape, f"{len(files):,} images of the size of '{names[0][-MAX_SHOWN:]}'", files)
+    decode_all(names, read, to_colour=to_colour, out=images)
     twice = first_duplicate(digests, labels) if labels is not None else None
     if twice:
         raise FordeError(
@@ -138,4 +144,5 @@ def read_files(
 def read_bytes(path: Path) -> bytes:
     """The content of a file that a listing named."""
     check_is_file(path)
+    check_fits(path.stat().st_size, path, [path])
     return path.read_bytes()

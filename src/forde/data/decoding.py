@@ -3,53 +3,91 @@
 from __future__ import annotations
 
 import io
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from forde.errors import FordeError
+
+from .budget import check_fits
 
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM")
 """What is opened at all; others (EPS, PDF, ...) would start further programs."""
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm"}
 MAX_PIXELS = 50_000_000
 """A larger image is refused before it is unpacked."""
+MAX_SCANS = 100
+"""Passes over a JPEG file, of which ten are usual: each of them is a few bytes and goes through all pixels."""
 PIECE = 256
 """Images per task of the pool."""
+WORKING_BYTES = 20
+"""That a pixel takes while it is unpacked: coefficients of a JPEG file, Pillow's four channels, and a copy."""
+MAX_WORKING_BYTES = 100_000_000
+"""For all images that are unpacked at once, unless one alone needs more."""
+_T = TypeVar("_T")
 _GREY = {"1", "L", "LA"}
 _COLOUR = {"RGB", "RGBA", "P", "CMYK", "YCbCr"}
 
 
-def decode(encoded: bytes, name: str, *, to_colour: bool) -> np.ndarray:
+def decode(encoded: bytes, name: str, *, to_colour: bool, shape: tuple[int, ...] | None = None) -> np.ndarray:
     """One image: uint8 `[H, W, 3]`, or `[H, W, 1]` if it is grey and `to_colour` is off. `name` is for errors.
+
+    One that has not the shape given is refused before it is unpacked.
 
     >>> pgm = b"P5 2 1 255 " + bytes([7, 9])
     >>> decode(pgm, "a.pgm", to_colour=True).tolist()
     [[[7, 7, 7], [9, 9, 9]]]
     """
+
+    def unpack(image: Any) -> np.ndarray:
+        found = _shape(image, name, to_colour=to_colour)
+        if shape is not None and found != shape:
+            raise _other_shape(name, found, shape)
+        if image.format == "JPEG" and encoded.count(b"\xff\xda") > MAX_SCANS:
+            raise FordeError(f"the image '{name}' has more than {MAX_SCANS} scans; save it again.")
+        wanted = "RGB" if found[2] == 3 else "L"
+        return np.asarray(image if image.mode == wanted else image.convert(wanted)).reshape(found)
+
+    return _opened(encoded, name, unpack)
+
+
+def shape_of(encoded: bytes, name: str, *, to_colour: bool) -> tuple[int, ...]:
+    """The shape that `decode` will give, from the header alone.
+
+    >>> shape_of(b"P5 2 1 255 ", "a.pgm", to_colour=True)
+    (1, 2, 3)
+    """
+    return _opened(encoded, name, lambda image: _shape(image, name, to_colour=to_colour))
+
+
+def _opened(encoded: bytes, name: str, use: Callable[[Any], _T]) -> _T:
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-            width, height = image.size
-            if width * height > MAX_PIXELS:
-                raise FordeError(
-                    f"the image '{name}' has {width} x {height} pixels; resize it to {MAX_PIXELS} at most."
-                )
-            if image.mode not in _GREY | _COLOUR:
-                raise FordeError(
-                    f"the image '{name}' has pixels of type {image.mode}, but 8 bits per channel were "
-                    "expected; convert it."
-                )
-            wanted = "RGB" if to_colour or image.mode in _COLOUR else "L"
-            pixels = np.asarray(image if image.mode == wanted else image.convert(wanted))
+            return use(image)
     except FordeError:
         raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise FordeError(f"the image '{name}' has too many pixels; resize it to {MAX_PIXELS:,} at most.") from error
     except Exception as error:  # a broken file can raise anything, from struct.error to SyntaxError
         raise FordeError(f"the image '{name}' cannot be read; get it again or remove it.") from error
-    return pixels.reshape(height, width, -1)
+
+
+def _shape(image: Any, name: str, *, to_colour: bool) -> tuple[int, ...]:
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise FordeError(f"the image '{name}' has {width} x {height} pixels; resize it to {MAX_PIXELS:,} at most.")
+    if image.mode not in _GREY | _COLOUR:
+        raise FordeError(
+            f"the image '{name}' has pixels of type {image.mode}, but 8 bits per channel were expected; convert it."
+        )
+    return height, width, 3 if to_colour or image.mode in _COLOUR else 1
 
 
 def decode_all(
@@ -57,38 +95,49 @@ def decode_all(
     read: Callable[[int], bytes],
     *,
     to_colour: bool,
-    shape: tuple[int, ...] | None = None,
-) -> np.ndarray:
-    """All images: uint8 `[N, H, W, C]`; `read(i)` gives the bytes of image i, which errors call `names[i]`.
+    out: np.ndarray,
+) -> None:
+    """Unpack images into `out` `[N, H, W, C]`; `read(i)` gives the bytes of image i, which errors call `names[i]`.
 
-    All must have the shape given, else that of the first. With `to_colour` grey ones are made colour, without it
-    they may not be mixed with colour ones.
+    With `to_colour` grey ones are made colour, without it they may not be mixed with colour ones.
 
-    >>> decode_all(["a.pgm"], lambda i: b"P5 2 1 255 " + bytes([7, 9]), to_colour=False).shape
-    (1, 1, 2, 1)
+    >>> out = room_for(1, (1, 2, 1), "a.pgm", [])
+    >>> decode_all(["a.pgm"], lambda i: b"P5 2 1 255 " + bytes([7, 9]), to_colour=False, out=out)
+    >>> out.tolist()
+    [[[[7], [9]]]]
     """
-    if shape is None:
-        shape = decode(read(0), names[0], to_colour=to_colour).shape
-    try:
-        out = np.empty((len(names), *shape), np.uint8)
-    except MemoryError as error:
-        raise FordeError(
-            f"{len(names)} images of {shape[0]} x {shape[1]} pixels, the size of '{names[0]}', do not fit in memory; "
-            "resize them."
-        ) from error
+    shape = out.shape[1:]
+    workers = _workers(shape)
+    piece = max(1, min(PIECE, len(names) // workers))
 
     def fill(start: int) -> None:
-        for position in range(start, min(start + PIECE, len(names))):
-            pixels = decode(read(position), names[position], to_colour=to_colour)
-            if pixels.shape != shape:
-                raise _other_shape(names[position], pixels.shape, shape)
-            out[position] = pixels
+        for position in range(start, min(start + piece, len(names))):
+            out[position] = decode(read(position), names[position], to_colour=to_colour, shape=shape)
 
     # Pillow lets go of the interpreter's lock while it decodes, and reading files waits for the disk.
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for _ in pool.map(fill, range(0, len(names), PIECE)):
+    with ThreadPoolExecutor(workers) as pool:
+        for _ in pool.map(fill, range(0, len(names), piece)):
             pass
-    return out
+
+
+def room_for(count: int, shape: tuple[int, ...], what: str | Path, files: Iterable[Path]) -> np.ndarray:
+    """An array for that many images of a shape `(H, W, C)`; more than fit into memory are refused.
+
+    Errors call the images `what`, and `files` are those that hold them.
+
+    >>> room_for(10, (32, 32, 3), "pets", []).shape
+    (10, 32, 32, 3)
+    """
+    check_fits(count * math.prod(shape) + _workers(shape) * _working(shape), what, files)
+    return np.empty((count, *shape), np.uint8)
+
+
+def _workers(shape: tuple[int, ...]) -> int:
+    return max(1, min(8, os.cpu_count() or 1, MAX_WORKING_BYTES // max(1, _working(shape))))
+
+
+def _working(shape: tuple[int, ...]) -> int:
+    return WORKING_BYTES * shape[0] * shape[1]
 
 
 def _other_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> FordeError:

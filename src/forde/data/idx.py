@@ -7,18 +7,20 @@ import math
 import struct
 import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from forde.errors import FordeError
 
-from .checks import check_is_file, check_same_length, checked_labels
+from .budget import check_fits
+from .checks import BLOCK, check_is_file, check_same_length, checked_labels
 
 _STEMS = {"train": "train", "test": "t10k"}
 _BYTES = 0x08
 """The code for unsigned bytes in the third byte of the magic number."""
-MAX_BYTES = 1 << 30
-"""Twenty times MNIST."""
+_AS_LABELS = 12
+"""Bytes that a label takes until it is an int64 that was checked."""
 
 
 def read_idx_set(folder: Path, split: str, n_classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
@@ -51,17 +53,24 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
                 )
             shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
             size = math.prod(shape)
-            if size > MAX_BYTES:
-                raise FordeError(
-                    f"'{path}' says that it holds {size:,} bytes, more than the {MAX_BYTES:,} allowed; get it again."
-                )
-            content = file.read(size + 1)
+            check_fits(size * (_AS_LABELS if dimensions == 1 else 1), path, [path])
+            values = np.empty(size, np.uint8)
+            found = _fill(file, values.data) + len(file.read(1))
     except (OSError, EOFError, zlib.error, struct.error) as error:
         raise FordeError(f"'{path}' is truncated or damaged; get it again.") from error
-    if len(content) != size:
-        kind = "truncated" if len(content) < size else "longer than its header says"
+    if found != size:
+        kind = "truncated" if found < size else "longer than its header says"
         raise FordeError(f"'{path}' is {kind}; get it again.")
-    return np.frombuffer(content, np.uint8).reshape(shape).copy()
+    return values.reshape(shape)
+
+
+def _fill(file: IO[bytes] | gzip.GzipFile, values: memoryview) -> int:
+    """Read until the values are full or the file ends; returns how many bytes there were."""
+    found = 0
+    while found < len(values) and (block := file.read(min(BLOCK, len(values) - found))):
+        values[found : found + len(block)] = block
+        found += len(block)
+    return found
 
 
 def _find(folder: Path, stem: str, ending: str) -> Path:

@@ -133,13 +133,16 @@ def _load_parquet_images(path: Path, split: str, label: str | None) -> Images:
     columns = image_columns(files[training][0], label)
     if columns is None:
         raise FordeError(f"'{files[training][0]}' has no column of encoded images; check the file.")
-    read = {
-        part: read_parquet_images(files[part], columns, len(columns.classes) or None, to_colour=False)
-        for part in {split, training}
-    }
-    images, labels = read[split]
-    mean, std = channel_statistics(read[training][0])
-    n_classes = len(columns.classes) or count_classes((own for _, own in read.values()), path)
+    declared = len(columns.classes) or None
+    statistics, all_labels = None, []
+    if split != training:  # these are gone from memory before the split itself is read
+        others, labels = read_parquet_images(files[training], columns, declared, to_colour=False)
+        statistics = channel_statistics(others)
+        all_labels.append(labels)
+        del others
+    images, labels = read_parquet_images(files[split], columns, declared, to_colour=False)
+    mean, std = statistics or channel_statistics(images)
+    n_classes = declared or count_classes([*all_labels, labels], path)
     names = columns.classes or tuple(map(str, range(n_classes)))
     sizes = {part: count_rows(found) for part, found in files.items()}
     source = f"Parquet files in '{path}'"

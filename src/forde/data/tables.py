@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,8 +10,10 @@ import numpy as np
 
 from forde.errors import FordeError, unknown_name
 
-from .checks import check_is_file
+from .checks import MAX_CLASSES, MAX_SHOWN, check_class_names, column_statistics
 from .description import Description, Table
+from .parquet import count_rows
+from .table_files import is_number, no_number, read_columns
 
 Task = Literal["classification", "regression"]
 SUFFIXES = (".csv", ".parquet")
@@ -38,111 +41,99 @@ def read_table(path: Path, split: str, target: str | None, task: Task | None) ->
     Text, truth values and whole numbers with up to 100 distinct values are classes, anything else is a quantity,
     unless `task` says which. Classes and statistics are those of the training file.
     """
-    from pyarrow.types import is_nested
-
     files = table_files(path)
     if split not in files:
         raise unknown_name(f"split of '{path}'", split, files)
-    columns = {part: _read(file) for part, file in files.items()}
-    training = columns.get("train", columns[split])
     training_file = files.get("train", files[split])
-    target = _checked_target(training, target, training_file)
-    names = tuple(name for name in training.column_names if name != target)
-    if not names:
-        raise FordeError(f"'{training_file}' has only the target column '{target}'; add columns of features.")
-    if is_nested(training.column(target).type):
-        raise FordeError(f"the target column {target!r} in '{training_file}' holds lists or records; name another one.")
-    classes = _classes(training.column(target), task)
-    x = _features(columns[split], names, files[split])
-    reference = x if files[split] == training_file else _features(training, names, training_file)
-    mean, std = (tuple(values.tolist()) for values in (reference.mean(0, np.float64), reference.std(0, np.float64)))
-    y = _targets(columns[split], target, classes, files[split])
-    sizes = {part: table.num_rows for part, table in columns.items()}
+    training = read_columns(training_file, target)
+    *names, target = training.column_names
+    columns = training if files[split] == training_file else read_columns(files[split], target, names)
+    known = {training_file: training.num_rows, files[split]: columns.num_rows}
+    sizes = {part: known[file] if file in known else _rows(file) for part, file in files.items()}
+    classes = _classes(training.column(target), task, target, training_file)
+    x = _features(columns, names, files[split])
+    mean, std = column_statistics(x if columns is training else _features(training, names, training_file))
+    y = _targets(columns, target, classes, files[split])
     source = f"the file '{files[split]}'"
-    described = Description(path.stem, len(classes), (len(names),), mean, std, sizes, source, classes)
-    return Table(x, y, names, described, source)
+    described = Description(path.stem, len(classes), x.shape[1:], mean, std, sizes, source, classes)
+    return Table(x, y, tuple(names), described, source)
 
 
-def _read(path: Path) -> Any:
-    check_is_file(path)
-    try:
-        if path.suffix.lower() == ".csv":
-            from pyarrow import csv
-
-            table = csv.read_csv(path)
-        else:
-            from pyarrow import parquet
-
-            table = parquet.ParquetFile(path).read()
-        names = table.column_names
-    except Exception as error:  # a broken file can raise anything, from ArrowException to UnicodeDecodeError
-        reason = str(error).partition("\n")[0][:120].rstrip(".")
-        raise FordeError(f"'{path}' cannot be read as a table ({reason}); write it again.") from error
-    if not table.num_rows:
-        raise FordeError(f"'{path}' has no rows; write it again.")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise FordeError(f"'{path}' has more than one column {twice!r}; rename or drop one.")
-    return table
+def _rows(path: Path) -> int:
+    return count_rows([path]) if path.suffix.lower() == ".parquet" else int(read_columns(path).num_rows)
 
 
-def _checked_target(table: Any, target: str | None, path: Path) -> str:
-    if target is None:
-        return str(table.column_names[-1])
-    if target not in table.column_names:
-        raise FordeError(f"in '{path}': {unknown_name('column', target, table.column_names)}")
-    return target
-
-
-def _classes(column: Any, task: Task | None) -> tuple[str, ...]:
+def _classes(column: Any, task: Task | None, name: str, path: Path) -> tuple[str, ...]:
     """The names of the classes, none for a quantity; whole numbers in numeric order."""
     import pyarrow.types as kinds
 
     if task == "regression" or (task is None and kinds.is_floating(column.type)):
         return ()
-    values = column.drop_null().unique().to_pylist()
-    whole = kinds.is_integer(column.type)
-    if task is None and whole and len(values) > MOST_CLASSES:
+    values = column.drop_null().unique()
+    if task is None and kinds.is_integer(column.type) and len(values) > MOST_CLASSES:
         return ()
-    return tuple(str(value) for value in sorted(values))
+    if len(values) > MAX_CLASSES:
+        raise FordeError(
+            f"the target column {name!r} in '{path}' has {len(values):,} different values, but {MAX_CLASSES:,} classes "
+            'are the most; name another column, or say that it is a quantity (task="regression").'
+        )
+    _check_not_empty(column, name, path)
+    names = tuple(str(value) for value in sorted(values.to_pylist()))
+    check_class_names(names, path)
+    return names
 
 
-def _features(table: Any, names: tuple[str, ...], path: Path) -> np.ndarray:
-    columns = []
-    for name in names:
-        if name not in table.column_names:
-            raise FordeError(f"in '{path}': {unknown_name('column', name, table.column_names)}")
-        columns.append(_numbers(table.column(name), name, path))
-    return np.stack(columns, axis=1)
+def _check_not_empty(column: Any, name: str, path: Path) -> None:
+    """Refuse a cell without a class: missing, or text without a character."""
+    values, codes = _encoded(column)
+    empty = [code for code, value in enumerate(values) if isinstance(value, str) and not value.strip()]
+    rows = np.flatnonzero(np.isin(codes, [-1, *empty]))
+    if len(rows):
+        raise FordeError(
+            f"row {rows[0]} of '{path}' has no class in the column {name!r}, like {len(rows) - 1:,} others; fill it in "
+            "or remove the row."
+        )
 
 
-def _numbers(column: Any, name: str, path: Path) -> np.ndarray:
+def _encoded(column: Any) -> tuple[list[Any], np.ndarray]:
+    """The different values of a column, and the number of each row's among them, −1 where it is missing."""
     import pyarrow.types as kinds
 
-    if not (kinds.is_integer(column.type) or kinds.is_floating(column.type) or kinds.is_boolean(column.type)):
-        raise FordeError(
-            f"column {name!r} in '{path}' holds {column.type}, but numbers were expected; encode or drop it."
-        )
+    column = (column if kinds.is_dictionary(column.type) else column.dictionary_encode()).unify_dictionaries()
+    codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in column.chunks]
+    return column.chunk(0).dictionary.to_pylist(), np.concatenate(codes)
+
+
+def _features(table: Any, names: Sequence[str], path: Path) -> np.ndarray:
+    """`[N, D]` in float32; the table begins with these columns."""
+    x = np.empty((table.num_rows, len(names)), np.float32)
     with np.errstate(over="ignore"):  # what is too large becomes infinite
-        values = column.to_numpy().astype(np.float32)
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if len(wrong):
+        for place, column in enumerate(table.columns[: len(names)]):
+            x[:, place] = column.to_numpy()
+    finite = np.isfinite(x)
+    if not finite.all():
+        place = int(np.flatnonzero(~finite.all(0))[0])
+        wrong = np.flatnonzero(~finite[:, place])
         raise FordeError(
-            f"column '{name}' in '{path}' has {len(wrong)} missing or infinite values, the first in row {wrong[0]}; "
-            "remove or impute those rows."
+            f"column '{names[place]}' in '{path}' has {len(wrong)} missing or infinite values, the first in row "
+            f"{wrong[0]}; remove or impute those rows."
         )
-    return values
+    return x
 
 
 def _targets(table: Any, target: str, classes: tuple[str, ...], path: Path) -> np.ndarray:
-    if target not in table.column_names:
-        raise FordeError(f"in '{path}': {unknown_name('column', target, table.column_names)}")
+    column = table.column(target)
     if not classes:
-        return _numbers(table.column(target), target, path)
+        if not is_number(column.type):
+            raise no_number(target, column.type, path)
+        return _features(table.select([target]), [target], path)[:, 0]
+    _check_not_empty(column, target, path)
     number = {name: label for label, name in enumerate(classes)}
-    labels = [number.get(str(value), -1) for value in table.column(target).to_pylist()]
-    if -1 in labels:
-        row = labels.index(-1)
-        value = table.column(target)[row].as_py()
-        raise FordeError(f"row {row} of '{path}' has the class '{value}', which the training data does not have.")
-    return np.array(labels, np.int64)
+    values, codes = _encoded(column)
+    labels = np.array([number.get(str(value), -1) for value in values], np.int64)[codes]
+    if (unknown := np.flatnonzero(labels < 0)).size:
+        value = str(values[codes[unknown[0]]])[:MAX_SHOWN]
+        raise FordeError(
+            f"row {unknown[0]} of '{path}' has the class '{value}', which the training data does not have."
+        )
+    return labels

@@ -12,6 +12,7 @@ import numpy as np
 
 from forde.errors import FordeError
 
+from .checks import MAX_SHOWN, check_class_names
 from .class_folders import list_files, read_bytes, read_files
 from .description import Description, Images
 
@@ -35,13 +36,16 @@ def wordnet_ids(folder: Path) -> tuple[str, ...]:
     wrong = [name for name in ids if not name.isalnum()]
     if not ids or wrong:
         raise FordeError(f"'{folder / 'wnids.txt'}' does not list WordNet ids, one a line; get the data set again.")
-    return tuple(sorted(set(ids)))
+    classes = tuple(sorted(set(ids)))
+    check_class_names(classes, folder / "wnids.txt")
+    return classes
 
 
 def _validation(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], np.ndarray]:
     annotations = folder / "val_annotations.txt"
     number = {name: label for label, name in enumerate(classes)}
     files, labels = [], []
+    seen: set[str] = set()
     for row, line in enumerate(read_bytes(annotations).decode("utf-8", "replace").splitlines(), start=1):
         cells = line.split("\t")
         if len(cells) < 2 or Path(cells[0]).name != cells[0]:
@@ -49,7 +53,12 @@ def _validation(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], np.
                 f"line {row} of '{annotations}' does not start with a file name and a class; get it again."
             )
         if cells[1] not in number:
-            raise FordeError(f"line {row} of '{annotations}' names the class '{cells[1]}', which wnids.txt does not.")
+            raise FordeError(
+                f"line {row} of '{annotations}' names the class {cells[1][:MAX_SHOWN]!r}, which wnids.txt does not."
+            )
+        if cells[0] in seen:
+            raise FordeError(f"line {row} of '{annotations}' names '{cells[0]}' for the second time; get it again.")
+        seen.add(cells[0])
         files.append(folder / "images" / cells[0])
         labels.append(number[cells[1]])
     if not files:

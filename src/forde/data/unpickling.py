@@ -18,6 +18,7 @@ import numpy as np
 
 from forde.errors import FordeError
 
+from .budget import check_fits
 from .checks import MAX_SHOWN, check_is_file
 
 MOST_INSTRUCTIONS = 2_000_000
@@ -40,6 +41,7 @@ def read_pickle(path: Path) -> Any:
     {'data': array([0, 1, 2])}
     """
     check_is_file(path)
+    check_fits(3 * path.stat().st_size, path, [path])  # the file, its bytes as arrays, and those as images
     try:
         content = path.read_bytes()
         _check_instructions(content)

@@ -1,0 +1,175 @@
+"""Columns from CSV and Parquet files: sizes are looked at before anything is read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from forde.errors import FordeError, unknown_name
+
+from .budget import check_fits
+from .checks import MAX_CLASSES, MAX_NAME, check_class_names, check_is_file
+from .parquet import column_batches, column_sizes, open_parquet
+
+MAX_HEADER = 1 << 20
+"""Bytes of the first line of a CSV file."""
+_BLOCK = 64 << 20
+"""Bytes that Arrow parses at once: many rows even of a wide table, since each block costs some memory per column."""
+_COLUMN_BYTES = 12_000
+"""That Arrow takes for a column of a CSV file, however short."""
+_CELL_BYTES = 20
+"""Of a value: as float64 or int64, as float32 twice, masks of what is missing."""
+_ROW_BYTES = 40
+"""Of a target: its number among the classes, as int64, and masks."""
+
+
+def read_columns(path: Path, target: str | None = None, features: Sequence[str] | None = None) -> Any:
+    """An Arrow table with the features, which must be numbers, and the target behind them.
+
+    The target is the last column unless one is named, and the features are all others. In Parquet files a target that
+    is no number comes as a dictionary, which has each value once.
+    """
+    check_is_file(path)
+    read = _read_csv if path.suffix.lower() == ".csv" else _read_parquet
+    return read(path, target, features)
+
+
+def _read_csv(path: Path, target: str | None, features: Sequence[str] | None) -> Any:
+    from pyarrow import csv
+
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header = file.readline(MAX_HEADER + 1)
+    if len(header) > MAX_HEADER:
+        raise FordeError(
+            f"the first line of '{path}' has more than {MAX_HEADER:,} bytes, but it should name the columns; write the "
+            "table as Parquet, or with shorter names."
+        )
+    columns = header.count(b",") + 1
+    try:
+        check_fits(size + _CELL_BYTES * _cells(path, size, columns) + _COLUMN_BYTES * columns, path, [path])
+        block = min(max(size, csv.ReadOptions().block_size), _BLOCK)
+        table = csv.read_csv(path, read_options=csv.ReadOptions(block_size=block, use_threads=size > block))
+        _check_names(table.column_names, path)  # whether they are text shows here
+    except FordeError:
+        raise
+    except Exception as error:
+        raise _unreadable(path, error) from error
+    _check_rows(table.num_rows, path)
+    return table.select(_chosen(table.schema, target, features, path))
+
+
+def _cells(path: Path, size: int, columns: int) -> int:
+    """At most so many values: every one has a comma or a line end, and every row all columns."""
+    if size < _BLOCK:
+        return size
+    with path.open("rb") as file:
+        rows = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    return min(size, (rows + 1) * columns)
+
+
+def _read_parquet(path: Path, target: str | None, features: Sequence[str] | None) -> Any:
+    import pyarrow as pa
+
+    file = open_parquet(path)
+    try:
+        schema = file.schema_arrow
+        _check_names(schema.names, path)
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, error) from error
+    _check_rows(file.metadata.num_rows, path)
+    *numbers, last = _chosen(schema, target, features, path)
+    kind = schema.field(last).type
+    if pa.types.is_nested(kind):
+        raise FordeError(f"the target column {last!r} in '{path}' holds lists or records; name another one.")
+    plain = pa.types.is_primitive(kind)
+    columns = [*numbers, last] if plain else numbers
+    try:
+        size = column_sizes(path, file, columns)
+        check_fits(size.stored + size.rows * (_CELL_BYTES * len(columns) + _ROW_BYTES), path, [path])
+        table = file.read(columns=columns)
+    except FordeError:
+        raise
+    except Exception as error:
+        raise _unreadable(path, error) from error
+    return (
+        table.select(columns) if plain else table.select(columns).append_column(last, _as_dictionary(path, last, kind))
+    )
+
+
+def _as_dictionary(path: Path, name: str, kind: Any) -> Any:
+    """A column of text as numbers of its different values: a value that is stored once can be in millions of rows."""
+    import pyarrow as pa
+
+    known: dict[Any, int] = {}
+    parts = []
+    for batch in column_batches(path, [name], _ROW_BYTES):
+        column = batch.column(0)
+        column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        values = column.dictionary.to_pylist()
+        check_class_names([value for value in values if isinstance(value, str) and len(value) > MAX_NAME], path)
+        number = np.array([known.setdefault(value, len(known)) for value in values] + [-1], np.int64)
+        parts.append(number[column.indices.fill_null(len(values)).to_numpy()])
+        if len(known) > MAX_CLASSES:
+            raise FordeError(
+                f"column {name!r} in '{path}' has more than {MAX_CLASSES:,} different values; name another target."
+            )
+    codes = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(list(known), kind))
+
+
+def _chosen(schema: Any, target: str | None, features: Sequence[str] | None, path: Path) -> list[str]:
+    """The features and the target; features are looked at before any value is."""
+    kinds = {field.name: field.type for field in schema}
+    target = next(reversed(kinds), "") if target is None else target
+    names = [name for name in kinds if name != target] if features is None else list(features)
+    for name in (target, *names):
+        if name not in kinds:
+            raise FordeError(f"in '{path}': {unknown_name('column', name, kinds)}")
+    if not names:
+        raise FordeError(f"'{path}' has only the target column '{target}'; add columns of features.")
+    for name in names:
+        if not is_number(kinds[name]):
+            raise no_number(name, kinds[name], path)
+    return [*names, target]
+
+
+def no_number(name: str, kind: Any, path: Path) -> FordeError:
+    """The error for a column that holds something else."""
+    return FordeError(
+        f"column {name!r} in '{path}' holds {str(kind)[:60]}, but numbers were expected; encode or drop it."
+    )
+
+
+def is_number(kind: Any) -> bool:
+    """Whether a column of this type holds numbers or truth values."""
+    import pyarrow.types as kinds
+
+    return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind))
+
+
+def _check_rows(rows: int, path: Path) -> None:
+    if rows <= 0:
+        raise FordeError(f"'{path}' has no rows; write it again.")
+
+
+def _check_names(names: Sequence[str], path: Path) -> None:
+    long = max(names, key=len, default="")
+    if len(long) > MAX_NAME:
+        raise FordeError(
+            f"column {names.index(long)} of '{path}' has a name of {len(long):,} characters, {long[:30]!r}..., but "
+            f"{MAX_NAME:,} are the most; rename it."
+        )
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise FordeError(f"'{path}' has more than one column {name!r}; rename or drop one.")
+
+
+def _unreadable(path: Path, error: Exception) -> FordeError:
+    reason = str(error).partition("\n")[0][:120].rstrip(".")
+    return FordeError(f"'{path}' cannot be read as a table ({reason}); write it again.")
