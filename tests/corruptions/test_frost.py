@@ -77,3 +77,18 @@ def test_images_larger_than_a_texture_are_covered() -> None:
     images = np.zeros((3, 150, 40, 3), np.uint8)
     result = corrupt(images, "frost", 5, preset="cifar")
     assert result.shape == images.shape and (result > 0).mean() > 0.9
+
+
+def test_photographs_are_opened_in_plain_formats_only(tmp_path: Path) -> None:
+    image_module = pytest.importorskip("PIL.Image")
+    image_module.new("RGB", (8, 8)).save(tmp_path / "frost1.tiff")
+    (tmp_path / "frost1.tiff").rename(tmp_path / "frost1.png")  # Pillow goes by the content
+    with pytest.raises(FordeError, match=r"frost1\.png' cannot be read"):
+        corrupt(photographs(1), "frost", 1, frost=tmp_path)
+
+
+def test_a_photograph_that_would_fill_the_memory(tmp_path: Path) -> None:
+    image_module = pytest.importorskip("PIL.Image")
+    image_module.new("1", (7_000, 7_000)).save(tmp_path / "frost1.png")
+    with pytest.raises(FordeError, match=r"frost1\.png' would take .* bytes of memory"):
+        corrupt(photographs(1), "frost", 1, frost=tmp_path)

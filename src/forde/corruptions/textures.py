@@ -53,19 +53,27 @@ def load_textures(folder: Path | None, scale: float) -> tuple[np.ndarray, ...]:
             f"the frost folder '{folder}' holds no image; give a folder with PNG or JPEG photographs of frost, "
             "or leave frost out to use synthetic textures."
         )
-    return tuple(_shrink(_read(path), scale) for path in files)
+    return tuple(_shrink(_read(path, scale), scale) for path in files)
 
 
-def _read(path: Path) -> np.ndarray:
-    """One image file as RGB uint8 (rows, columns, 3)."""
+def _read(path: Path, scale: float) -> np.ndarray:
+    """One image file as RGB uint8 (rows, columns, 3), if there is memory for it and for scaling it."""
+    # Imported here since forde.data imports this package.
+    from forde.data.budget import check_fits
+    from forde.data.checks import check_is_file
+    from forde.data.decoding import WORKING_BYTES, decode, shape_of
+
+    check_is_file(path)
+    encoded = path.read_bytes()
     try:
-        from PIL import Image
+        rows, columns, _ = shape_of(encoded, str(path), to_colour=True)
     except ImportError as error:
         raise FordeError(
             "reading frost photographs needs Pillow, which is not installed; pip install 'forde[vision]'."
         ) from error
-    with Image.open(path) as image:
-        return np.array(image.convert("RGB"))
+    # Scaling takes int64 of three channels three times, of a line's share of pixels.
+    check_fits(round(rows * columns * (WORKING_BYTES + 72 * scale)), path, [path])
+    return decode(encoded, str(path), to_colour=True)
 
 
 def _shrink(photo: np.ndarray, scale: float) -> np.ndarray:
@@ -77,8 +85,9 @@ def _shrink(photo: np.ndarray, scale: float) -> np.ndarray:
         return photo
     left, right, share_left, share_right = _linear_taps(photo.shape[1], scale)
     top, bottom, share_top, share_bottom = _linear_taps(photo.shape[0], scale)
-    levels = photo.astype(np.int64)
-    lines = (levels[:, left] * share_left[:, None] + levels[:, right] * share_right[:, None]) >> 4
+    lines = photo[:, left].astype(np.int64) * share_left[:, None]
+    lines += photo[:, right].astype(np.int64) * share_right[:, None]
+    lines >>= 4
     upper = (lines[top] * share_top[:, None, None]) >> 16
     lower = (lines[bottom] * share_bottom[:, None, None]) >> 16
     return ((upper + lower + 2) >> 2).astype(np.uint8)

@@ -82,7 +82,7 @@ def _tar_members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
         tarfile.TarFile(fileobj=cast(IO[bytes], _Modest(opened))) as tar,
     ):
         while (member := tar.next()) is not None:
-            tar.members.clear()  # tarfile would remember them all
+            tar.members.clear()  # type: ignore[attr-defined]  # tarfile would remember them all
             if member.isdir():
                 yield member.name, None
             elif member.isreg():
