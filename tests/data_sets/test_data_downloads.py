@@ -7,7 +7,9 @@ import hashlib
 import io
 import tarfile
 import threading
+import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -21,7 +23,10 @@ from forde.errors import FordeError
 
 
 class Publisher(ThreadingHTTPServer):
-    """Serves `files`; `break_after` bytes it hangs up, as often as `breaks` says; `length` is a lie about the size."""
+    """Serves `files`; `break_after` bytes it hangs up, as often as `breaks` says; `length` is a lie about the size.
+
+    `leads_to` is where names have moved; `slow` in "headers" or "content" is sent a byte at a time until `stop`.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -31,6 +36,9 @@ class Publisher(ThreadingHTTPServer):
         self.breaks = 0
         self.length = ""
         self.asked: list[str | None] = []
+        self.leads_to: dict[str, str] = {}
+        self.slow = ""
+        self.stop = threading.Event()
 
     def handle_error(self, *_: object) -> None:
         """Quiet when a client hangs up, as it does on too many bytes."""
@@ -46,6 +54,14 @@ class Handler(BaseHTTPRequestHandler):
         content = self.server.files.get(self.path.removeprefix("/"))
         wanted = self.headers.get("Range")
         self.server.asked.append(wanted)
+        if place := self.server.leads_to.get(self.path.removeprefix("/")):
+            self.send_response(302)
+            self.send_header("Location", place)
+            self.end_headers()
+            return
+        if self.server.slow == "headers":
+            self.send_slowly(b"HTTP/1.1 200 OK\r\nX: " + b"a" * 10_000)
+            return
         if content is None:
             self.send_error(404)
             return
@@ -59,10 +75,19 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", self.server.length or str(len(content) - start))
         self.end_headers()
         body = content[start:]
+        if self.server.slow == "content":
+            self.send_slowly(body)
+            return
         if self.server.breaks:
             self.server.breaks -= 1
             body = body[: self.server.break_after]
         self.wfile.write(body)
+
+    def send_slowly(self, content: bytes) -> None:
+        for byte in content:
+            self.wfile.write(bytes([byte]))
+            if self.server.stop.wait(0.01):
+                return
 
     def log_message(self, *_: object) -> None:
         """Quiet."""
@@ -75,6 +100,7 @@ def publisher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
+        server.stop.set()
         server.shutdown()
         thread.join()
 
@@ -187,6 +213,65 @@ def test_a_file_that_is_not_there_and_a_server_that_does_not_answer(publisher: P
     with pytest.raises(FordeError, match=r"cannot be reached .*check the network") as raised:
         transfer.fetch(address, tmp_path / "set.bin", md5=None)
     assert "\n" not in str(raised.value)
+
+
+def test_a_server_that_sends_a_byte_now_and_then(
+    publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher.files["set.bin"], publisher.slow = CONTENT, "content"
+    monkeypatch.setattr(transfer, "GRACE", 0.1)
+    with pytest.raises(FordeError, match=r"sends too slowly, \d+ bytes in 0 s; run the same command again") as raised:
+        transfer.fetch(publisher.url("set.bin"), tmp_path / "set.bin", md5=md5(CONTENT))
+    assert "\n" not in str(raised.value) and not (tmp_path / "set.bin").exists()
+    arrived = (tmp_path / "set.bin.part").read_bytes()
+    assert arrived and CONTENT.startswith(arrived)
+    publisher.slow = ""
+    transfer.fetch(publisher.url("set.bin"), tmp_path / "set.bin", md5=md5(CONTENT))
+    assert publisher.asked[-1] == f"bytes={len(arrived)}-" and (tmp_path / "set.bin").read_bytes() == CONTENT
+
+
+def test_all_attempts_together_have_an_end(
+    publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher.files["set.bin"], publisher.slow = CONTENT, "content"
+    monkeypatch.setattr(transfer, "MAX_SECONDS", 0.1)
+    with pytest.raises(FordeError, match="sends too slowly"):
+        transfer.fetch(publisher.url("set.bin"), tmp_path / "set.bin", md5=md5(CONTENT))
+
+
+def test_headers_that_never_end(publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher.slow = "headers"
+    monkeypatch.setattr(transfer, "TIMEOUT", 0.1)
+    with pytest.raises(FordeError, match=r"cannot be reached \(timed out\)"):
+        transfer.fetch(publisher.url("set.bin"), tmp_path / "set.bin", md5=None)
+
+
+@pytest.mark.parametrize("through", ["", "https"])
+def test_https_is_never_left(
+    publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: str
+) -> None:
+    """Connections to https are made without encryption here, which urllib's handling of redirections does not see."""
+    monkeypatch.setattr(
+        urllib.request.HTTPSHandler, "https_open", lambda self, request: self.do_open(HTTPConnection, request)
+    )
+    secure = {name: publisher.url(name).replace("http:", "https:") for name in ("moved.bin", "again.bin", "set.bin")}
+    publisher.files["set.bin"] = CONTENT
+    publisher.leads_to["moved.bin"] = secure["set.bin"]
+    transfer.fetch(secure["moved.bin"], tmp_path / "set.bin", md5=md5(CONTENT))
+    publisher.leads_to["again.bin"] = publisher.url("set.bin")
+    publisher.leads_to["moved.bin"] = secure["again.bin"] if through else publisher.url("set.bin")
+    with pytest.raises(FordeError, match=r"leads to http://.*set\.bin, which is not https"):
+        transfer.fetch(secure["moved.bin"], tmp_path / "other.bin", md5=md5(CONTENT))
+    assert not (tmp_path / "other.bin").exists()
+
+
+def test_a_redirection_leaves_the_web_for_nothing(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.files["set.bin"] = CONTENT
+    publisher.leads_to = {"file.bin": "file:///etc/passwd", "ftp.bin": "ftp://127.0.0.1/set", "here.bin": "/set.bin"}
+    for name, said in (("file.bin", "answered 302"), ("ftp.bin", "which is not http or https")):
+        with pytest.raises(FordeError, match=said):
+            transfer.fetch(publisher.url(name), tmp_path / name, md5=None)
+    assert transfer.fetch(publisher.url("here.bin"), tmp_path / "here.bin", md5=md5(CONTENT)).read_bytes() == CONTENT
 
 
 def archive_of(folder: Path) -> bytes:

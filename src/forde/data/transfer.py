@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import queue
 import shutil
+import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from forde.errors import FordeError
+
+from .checks import MAX_SHOWN
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes received so far and, where the server says it, all bytes."""
@@ -24,6 +29,28 @@ ATTEMPTS = 4
 PAUSE = 0.5
 """Seconds before the second attempt; twice that before the third, and so on."""
 MAX_BYTES = 8 << 30
+MAX_SECONDS = 86_400.0
+"""For all of a file, attempts included."""
+SLOWEST = 2_000
+"""Bytes per second, on average over an attempt; a server that sends a byte now and then would never time out."""
+GRACE = 60.0
+"""Seconds until the first look at the average."""
+
+
+class _StaysSecure(urllib.request.HTTPRedirectHandler):
+    """Follows redirections to other places on the web, but never from https to anything less."""
+
+    def redirect_request(  # noqa: PLR0917 - as urllib calls it
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        kinds = ("https",) if req.type == "https" else ("http", "https")
+        if urllib.parse.urlsplit(newurl).scheme.lower() not in kinds:
+            fp.close()
+            raise FordeError(
+                f"{req.full_url} leads to {newurl[:MAX_SHOWN]}, which is not {' or '.join(kinds)}; see whether the "
+                "publisher moved it."
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 class _BrokenOffError(Exception):
@@ -39,10 +66,11 @@ def fetch(
     anew, since nothing would tell whether the server's file is still the same.
     """
     part = target.with_name(f"{target.name}.part")
+    end = time.monotonic() + MAX_SECONDS
     for attempt in range(1, ATTEMPTS + 1):
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
-            _receive(url, part, resume=md5 is not None, progress=progress, max_bytes=max_bytes)
+            _receive(url, part, resume=md5 is not None, progress=progress, max_bytes=max_bytes, end=end)
             break
         except _BrokenOffError as error:
             if attempt == ATTEMPTS:
@@ -81,11 +109,13 @@ def file_md5(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _receive(url: str, part: Path, *, resume: bool, progress: Progress | None, max_bytes: int) -> None:
+def _receive(url: str, part: Path, *, resume: bool, progress: Progress | None, max_bytes: int, end: float) -> None:
     start = part.stat().st_size if resume and part.exists() else 0
     headers = {"User-Agent": "forde"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
-        answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+        answer = _answer(urllib.request.Request(url, headers=headers))
+    except FordeError:
+        raise
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416 and start:  # nothing is left to send: the part is whole, and the checksum decides
@@ -104,7 +134,7 @@ def _receive(url: str, part: Path, *, resume: bool, progress: Progress | None, m
         _check_room(url, part, total, start, max_bytes)
         with part.open("ab" if start else "wb") as file:
             received = start
-            for block in _blocks(answer):
+            for block in _blocks(answer, url, end):
                 received += len(block)
                 if received > max_bytes:
                     raise _too_large(url, max_bytes)
@@ -115,10 +145,46 @@ def _receive(url: str, part: Path, *, resume: bool, progress: Progress | None, m
         raise _BrokenOffError
 
 
-def _blocks(answer: IO[bytes]) -> Iterator[bytes]:
+def _answer(request: urllib.request.Request) -> Any:
+    """The server's answer up to its headers, which must be there in time: a read that times out begins anew with each
+    byte, so a thread of its own asks, and is left behind if need be.
+    """
+    result: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    given_up = threading.Event()
+
+    def ask() -> None:
+        try:
+            answer = urllib.request.build_opener(_StaysSecure).open(request, timeout=TIMEOUT)
+            if given_up.is_set():
+                answer.close()
+            result.put(answer)
+        except BaseException as error:  # raised again where somebody waits for it
+            result.put(error)
+
+    threading.Thread(target=ask, daemon=True).start()
     try:
-        while block := answer.read(BLOCK):
+        found = result.get(timeout=2 * TIMEOUT)
+    except queue.Empty:
+        given_up.set()
+        raise TimeoutError("timed out") from None
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _blocks(answer: Any, url: str, end: float) -> Iterator[bytes]:
+    """What arrives, as it arrives; a transfer that would take too long ends with what is there."""
+    begun, received = time.monotonic(), 0
+    try:
+        while block := answer.read1(BLOCK):
+            received += len(block)
             yield block
+            now = time.monotonic()
+            if now > end or received < SLOWEST * (now - begun - GRACE):
+                raise FordeError(
+                    f"{url} sends too slowly, {received:,} bytes in {now - begun:.0f} s; run the same command again "
+                    "later, and it goes on from there."
+                )
     except (OSError, http.client.HTTPException) as error:
         raise _BrokenOffError from error
 
