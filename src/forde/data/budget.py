@@ -19,7 +19,9 @@ SHARE = 2
 LET_OFF = 400_000_000
 MAX_RATIO = 100
 """Nor may a file take more than this many times its size on top of LET_OFF: no small file takes a large machine."""
-_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUPS, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_OLDER = "memory.limit_in_bytes"
+"""As the first version of control groups calls memory.max."""
 
 
 def check_fits(need: int, what: str | Path, files: Iterable[Path]) -> None:
@@ -67,14 +69,10 @@ def _memory() -> int:
     return min((limit for limit in limits if limit > 0), default=1 << 62)
 
 
-_OLDER = "memory.limit_in_bytes"
-"""As the first version of control groups calls it."""
-
-
 def _control_groups() -> list[Path]:
     """The folders of this process's control groups and of those around them, any of which may have a limit."""
     try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        lines = _OWN_GROUPS.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
     groups = []

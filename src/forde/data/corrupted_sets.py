@@ -63,8 +63,8 @@ def _clean_test_set(name: str, folder: Path) -> tuple[Images, str]:
     clean = load_images(name, "test", folder)
     for array in (clean.images, clean.labels):
         array.flags.writeable = False
-    digest = hashlib.blake2b(clean.images.tobytes(), digest_size=4)
-    digest.update(clean.labels.tobytes())
+    digest = hashlib.blake2b(np.ascontiguousarray(clean.images).data, digest_size=4)
+    digest.update(np.ascontiguousarray(clean.labels).data)
     return clean, digest.hexdigest()
 
 

@@ -48,7 +48,7 @@ def decode(encoded: bytes, name: str, *, to_colour: bool, shape: tuple[int, ...]
         found = _shape(image, name, to_colour=to_colour)
         if shape is not None and found != shape:
             raise _other_shape(name, found, shape)
-        if image.format == "JPEG" and encoded.count(b"\xff\xda") > MAX_SCANS:
+        if encoded.startswith(b"\xff\xd8") and encoded.count(b"\xff\xda") > MAX_SCANS:  # a JPEG file, whatever its kind
             raise FordeError(f"the image '{name}' has more than {MAX_SCANS} scans; save it again.")
         wanted = "RGB" if found[2] == 3 else "L"
         return np.asarray(image if image.mode == wanted else image.convert(wanted)).reshape(found)

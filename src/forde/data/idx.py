@@ -27,13 +27,14 @@ def read_idx_set(folder: Path, split: str, n_classes: int = 10) -> tuple[np.ndar
     """Images uint8 `[N, H, W, 1]` and labels `[N]`."""
     images_file = _find(folder, f"{_STEMS[split]}-images", "idx3-ubyte")
     labels_file = _find(folder, f"{_STEMS[split]}-labels", "idx1-ubyte")
-    images, labels = read_idx(images_file, 3), read_idx(labels_file, 1)
+    labels = read_idx(labels_file, 1)
+    images = read_idx(images_file, 3, beside=_AS_LABELS * len(labels))
     check_same_length(len(images), len(labels), labels_file)
     return images[..., None], checked_labels(labels, n_classes, labels_file)
 
 
-def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """One idx file of bytes with that many dimensions.
+def read_idx(path: Path, dimensions: int, beside: int = 0) -> np.ndarray:
+    """One idx file of bytes with that many dimensions; so many bytes of memory are already taken beside it.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "labels"
@@ -53,7 +54,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
                 )
             shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
             size = math.prod(shape)
-            check_fits(size * (_AS_LABELS if dimensions == 1 else 1), path, [path])
+            check_fits(size * (_AS_LABELS if dimensions == 1 else 1) + beside, path, [path])
             values = np.empty(size, np.uint8)
             found = _fill(file, values.data) + len(file.read(1))
     except (OSError, EOFError, zlib.error, struct.error) as error:

@@ -121,7 +121,8 @@ def open_parquet(path: Path) -> Any:
 
 def column_sizes(path: Path, file: Any, columns: list[str]) -> Unpacked:
     """What these columns take; a name stands also for the parts of a column of records."""
-    paths = [file.schema.column(number).path for number in range(len(file.schema))]
+    schema = file.schema
+    paths = [schema.column(number).path for number in range(len(schema))]
     chosen = set(columns)
     wanted = [number for number, own in enumerate(paths) if own in chosen or own.partition(".")[0] in chosen]
     try:

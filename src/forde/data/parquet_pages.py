@@ -14,6 +14,8 @@ _DICTIONARY_PAGE, _PREFIXES = 2, 7
 """A type of pages, and the encoding in which a value is a prefix of the one before and what follows."""
 _HEADER = 4_096
 _MAX_HEADER = 1 << 20
+_LEAST_PAGE = 8
+"""Bytes of a page, header and all."""
 _DATA_HEADERS = {5: 2, 8: 4}
 """Fields with the header of a page of values, of either version, and the field with the encoding in each."""
 
@@ -31,10 +33,13 @@ class Unpacked(NamedTuple):
 def unpacked(path: Path, metadata: Any, columns: Sequence[int]) -> Unpacked:
     """Sizes of the columns with these numbers; a file that is damaged raises ValueError, IndexError or OSError."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    largest = repeated = 0
+    largest = repeated = seen = 0
     with path.open("rb") as file:
         for group in groups:
             pages = [list(_pages(file, group.column(number))) for number in columns]
+            seen += sum(map(len, pages))
+            if seen * _LEAST_PAGE > path.stat().st_size:
+                raise ValueError("columns that share their pages, which could be any number")
             largest = max(largest, sum(page.size for own in pages for page in own))
             repeated = max(repeated, *(sum(page.size for page in own if page.repeats) for own in pages))
     return Unpacked(max(metadata.num_rows, sum(group.num_rows for group in groups)), largest, repeated)

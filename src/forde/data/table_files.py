@@ -43,7 +43,8 @@ def _read_csv(path: Path, target: str | None, features: Sequence[str] | None) ->
 
     size = path.stat().st_size
     with path.open("rb") as file:
-        header = file.readline(MAX_HEADER + 1)
+        start = file.read(MAX_HEADER + 1).lstrip(b"\r\n")
+    header = start.replace(b"\r", b"\n").partition(b"\n")[0]
     if len(header) > MAX_HEADER:
         raise FordeError(
             f"the first line of '{path}' has more than {MAX_HEADER:,} bytes, but it should name the columns; write the "
@@ -68,7 +69,7 @@ def _cells(path: Path, size: int, columns: int) -> int:
     if size < _BLOCK:
         return size
     with path.open("rb") as file:
-        rows = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+        rows = sum(block.count(b"\n") + block.count(b"\r") for block in iter(lambda: file.read(1 << 20), b""))
     return min(size, (rows + 1) * columns)
 
 

@@ -90,8 +90,8 @@ def _check_not_empty(column: Any, name: str, path: Path) -> None:
     rows = np.flatnonzero(np.isin(codes, [-1, *empty]))
     if len(rows):
         raise FordeError(
-            f"row {rows[0]} of '{path}' has no class in the column {name!r}, like {len(rows) - 1:,} others; fill it in "
-            "or remove the row."
+            f"row {rows[0]} of '{path}' has no class in the column {name!r} ({len(rows):,} such rows in all); fill it "
+            "in or remove the row."
         )
 
 
