@@ -304,6 +304,7 @@ READ: dict[str, Maker] = {
     "npz: a tall table close to the limit": npz((8_400_000, 1), (8_400_000,), true_sums=True),
     "npz: a wide table close to the limit": npz((1, 1_550_000), (1,), true_sums=True),
     "idx: images close to the limit": idx((435, 1_000, 1_000), 435),
+    "idx: as many labels as bytes of images": idx((17_000_000, 3, 4), 17_000_000),
     "images: JPEG files close to the limit": later(lambda: folder_of(jpeg(3_900), suffix="jpg")),
     "images: PNG files close to the limit": later(lambda: folder_of(png(3_900, 3_900))),
     "images: a BMP file of runs": later(lambda: folder_of(bmp(2_500), suffix="bmp")),

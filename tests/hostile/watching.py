@@ -74,8 +74,9 @@ def _readers() -> dict[str, Any]:
 def _child(read: Any, arguments: list[str], answer: int) -> None:
     from forde.errors import FordeError
 
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + SAFETY_BYTES,) * 2)
+    if (sizes := Path("/proc/self/statm")).exists():  # on Linux
+        used = int(sizes.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + SAFETY_BYTES,) * 2)
     signal.alarm(SAFETY_SECONDS)
     try:
         read(*arguments)
