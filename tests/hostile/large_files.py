@@ -230,6 +230,13 @@ def tar_of_files(folder: Path) -> Call:
     return "unpack", files.write_file(folder / "a.tar.gz", out.getvalue()), folder / "out"
 
 
+def zip_of_deep_folders(folder: Path) -> Call:
+    with zipfile.ZipFile(folder / "a.zip", "w") as archive:
+        for number in range(250):
+            archive.writestr(f"{number}/" + "a/" * 900, b"")
+    return "unpack", folder / "a.zip", folder / "out"
+
+
 def zip_of_zeros(folder: Path) -> Call:
     return "unpack", zipped(folder / "a.zip", {"a": (b"", 900 * MEGABYTE)}, true_sums=False), folder / "out"
 
@@ -279,6 +286,7 @@ REFUSED: dict[str, Maker] = {
     "images: 50 PNG files of 147 MB": later(lambda: folder_of(png(7_000, 7_000), copies=25)),
     "images: a PNG file of 50 million pixels": later(lambda: folder_of(png(7_071, 7_071))),
     "images: a JPEG file of 5,000 passes": later(lambda: folder_of(jpeg(2_000, 5_000), suffix="jpg")),
+    "images: a PPM file of remarks": later(lambda: folder_of(b"P3 400 400 255\n" + b"#\n" * 490_000, suffix="ppm")),
     "images: a WebP file of 268 million pixels": later(lambda: folder_of(webp(16_384), suffix="webp")),
     "parquet: an image of 12 MB in 1,000 rows": parquet_images(lambda: png(2_000, 2_000), 1_000),
     "parquet: an image of 12 bytes in 10 million rows": parquet_images(small_image, 10_000_000),
@@ -293,6 +301,7 @@ REFUSED: dict[str, Maker] = {
     "pickle: 300,000 numbers": batch(lambda: pickle.dumps({"data": list(range(300_000)), "labels": [0]})[:999_999]),
     "archive: 2 million times one folder": tar_of_folders,
     "archive: 900 MB of zeros": zip_of_zeros,
+    "archive: 225,000 folders in the names of 250": zip_of_deep_folders,
     "corrupted: an array that claims 150 MB": corrupted_array,
     "corrupted: 10 PNG files of 108 MB": corrupted_folders,
     "tinyimagenet: one image in 100,000 lines": tiny_annotations,

@@ -37,8 +37,9 @@ def unpack(archive: Path, folder: Path, *, max_bytes: int = MAX_BYTES, max_files
         for number, (name, content) in enumerate(members):
             if number >= max_files:
                 raise FordeError(f"'{archive}' holds more than {max_files:,} files; it was not unpacked further.")
-            left = _less(left, ENTRY, archive)  # empty files cost something, too
-            target = folder / safe_path(name, archive)
+            path = safe_path(name, archive)
+            left = _less(left, ENTRY * len(path.parts), archive)  # empty files cost something, too, and so do folders
+            target = folder / path
             if content is None:
                 target.mkdir(parents=True, exist_ok=True)
                 continue

@@ -23,6 +23,8 @@ MAX_PIXELS = 50_000_000
 """A larger image is refused before it is unpacked."""
 MAX_SCANS = 100
 """Passes over a JPEG file, of which ten are usual: each of them is a few bytes and goes through all pixels."""
+MAX_REMARKS = 1_000
+"""In a PPM file of plain text; Pillow copies what is left for each of them."""
 PIECE = 256
 """Images per task of the pool."""
 WORKING_BYTES = 20
@@ -48,8 +50,8 @@ def decode(encoded: bytes, name: str, *, to_colour: bool, shape: tuple[int, ...]
         found = _shape(image, name, to_colour=to_colour)
         if shape is not None and found != shape:
             raise _other_shape(name, found, shape)
-        if encoded.startswith(b"\xff\xd8") and encoded.count(b"\xff\xda") > MAX_SCANS:  # a JPEG file, whatever its kind
-            raise FordeError(f"the image '{name}' has more than {MAX_SCANS} scans; save it again.")
+        if _is_laborious(encoded):
+            raise FordeError(f"the image '{name}' would take far too long to unpack; save it again.")
         wanted = "RGB" if found[2] == 3 else "L"
         return np.asarray(image if image.mode == wanted else image.convert(wanted)).reshape(found)
 
@@ -77,6 +79,13 @@ def _opened(encoded: bytes, name: str, use: Callable[[Any], _T]) -> _T:
         raise FordeError(f"the image '{name}' has too many pixels; resize it to {MAX_PIXELS:,} at most.") from error
     except Exception as error:  # a broken file can raise anything, from struct.error to SyntaxError
         raise FordeError(f"the image '{name}' cannot be read; get it again or remove it.") from error
+
+
+def _is_laborious(encoded: bytes) -> bool:
+    """Whether a file is written to keep its reader busy: JPEG with many passes, plain text with many remarks."""
+    if encoded.startswith(b"\xff\xd8"):
+        return encoded.count(b"\xff\xda") > MAX_SCANS
+    return encoded.startswith((b"P1", b"P2", b"P3")) and encoded.count(b"#") > MAX_REMARKS
 
 
 def _shape(image: Any, name: str, *, to_colour: bool) -> tuple[int, ...]:
