@@ -29,6 +29,7 @@ from forde.likelihoods import Classification, LearnedNoiseRegression, Likelihood
 from forde.methods import Method
 from forde.methods import method as named_method
 from forde.models import MLP
+from forde.prediction import RegressionPrediction
 from forde.training import fit
 from forde.training.schedule import paper_factor
 
@@ -285,17 +286,14 @@ class FordeRegressor(RegressorMixin, _TabularEnsemble):
 
         std = √((1/M) Σ_m σ_m² + (1/M) Σ_m (μ_m − μ̄)²): noise and disagreement together, in units of the target.
         """
-        prediction = self._outputs(X)
-        mean = self.target_mean_ + self.target_scale_ * self._shaped(prediction.mean)
-        if not return_std:
-            return mean
-        return mean, self.target_scale_ * self._shaped(prediction.std)
+        prediction = self._in_units(X)
+        mean = self._shaped(prediction.mean)
+        return (mean, self._shaped(prediction.std)) if return_std else mean
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
         """Variances of each row and target, split into noise and disagreement; `total` is the square of the std."""
-        prediction = self._outputs(X)
-        variances = (prediction.total, prediction.aleatoric, prediction.epistemic)
-        return Uncertainty(*(self.target_scale_**2 * self._shaped(variance) for variance in variances))
+        prediction = self._in_units(X)
+        return Uncertainty(*map(self._shaped, (prediction.total, prediction.aleatoric, prediction.epistemic)))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -313,6 +311,11 @@ class FordeRegressor(RegressorMixin, _TabularEnsemble):
                 "use noise='learned' or one regressor per target."
             )
         return Regression(noise=float(self.noise / self.target_scale_.item()))
+
+    def _in_units(self, X: Any) -> RegressionPrediction:
+        """The prediction in units of the targets; a single target has no axis of its own, whatever shape it came in."""
+        prediction: RegressionPrediction = self._outputs(X)
+        return prediction.rescaled(np.squeeze(self.target_mean_), np.squeeze(self.target_scale_))
 
     def _shaped(self, values: Tensor) -> Array:
         return values.numpy().reshape(-1, *self.target_mean_.shape)

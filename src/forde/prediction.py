@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -106,6 +107,20 @@ class RegressionPrediction:
     def epistemic(self) -> Tensor:
         """[B] or [B, K] variance of the members' means (population variance: 0 for one member)."""
         return self.member_means.var(0, correction=0)
+
+    def rescaled(self, mean: Any, scale: Any) -> RegressionPrediction:
+        """The prediction of mean + scale · y in float64, for numbers or one of each output `[K]`: σ² becomes scale² σ².
+
+        In float64, because a mean that is large beside the scale would leave no digits of float32 for the prediction.
+
+        >>> prediction = RegressionPrediction(torch.ones(2, 3), torch.ones(2, 3)).rescaled(10, 2)
+        >>> float(prediction.mean[0]), float(prediction.std[0])
+        (12.0, 2.0)
+        """
+        centre, factor = (torch.as_tensor(value, dtype=torch.float64) for value in (mean, scale))
+        return RegressionPrediction(
+            centre + factor * self.member_means.double(), factor.square() * self.member_variances.double()
+        )
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,14 @@ from .downloading import download
 from .inputs import normalise
 from .loading import load, load_images
 from .locating import data_folder
+from .standardise import Standardisation
 
 __all__ = [
     "CATALOGUE",
     "Description",
     "Images",
     "SplitReport",
+    "Standardisation",
     "Table",
     "check",
     "corrupted",
