@@ -6,7 +6,6 @@ import difflib
 import signal
 from collections.abc import Iterable
 
-
 class FordeError(ValueError):
     """A mistake in what was given to forde; its message is one sentence that a user can act on."""
 

@@ -14,7 +14,7 @@ from forde.errors import FordeError
 CSV = "width,height,species\n1.0,2,cat\n3.0,4,dog\n5.0,7,cat\n"
 
 
-def table_of(path: Path, split: str = "train", **options: str) -> Table:
+def table_of(path: Path, split: str = "train", **options: str | int) -> Table:
     data = forde.data.load(path, split, **options)  # type: ignore[arg-type]
     assert isinstance(data, Table)
     return data
@@ -43,6 +43,63 @@ def test_a_named_target_and_a_task(tmp_path: Path) -> None:
     widths = table_of(path, target="width")
     assert widths.y.tolist() == [1.5, 3.5] and widths.feature_names == ("height", "age")
     assert table_of(path, target="width", task="classification").description.classes == ("1.5", "3.5")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("target", "name"), [("a", "a"), (0, "a"), ("0", "a"), ("2", "2"), (-1, "y"), ("-3", "1"), (1, "1")]
+)
+def test_a_target_by_name_or_by_number(tmp_path: Path, suffix: str, target: str | int, name: str) -> None:
+    from pyarrow import csv, parquet
+
+    columns = {"a": [1.5, 2.5], "1": [3.5, 4.5], "2": [5.5, 6.5], "y": [7.5, 8.5]}  # a name wins over a number
+    path = write(tmp_path / "t.csv", "a,1,2,y\n1.5,3.5,5.5,7.5\n2.5,4.5,6.5,8.5\n")
+    if suffix == ".parquet":
+        path = tmp_path / "t.parquet"
+        parquet.write_table(csv.read_csv(tmp_path / "t.csv"), path)
+    table = table_of(path, target=target)
+    assert table.target_name == name and table.y.tolist() == columns.pop(name)
+    assert table.feature_names == tuple(columns)
+    np.testing.assert_array_equal(table.x, np.array(list(columns.values())).T)
+
+
+@pytest.mark.parametrize("target", [3, "3", -4])
+def test_a_number_beyond_the_columns(tmp_path: Path, target: str | int) -> None:
+    with pytest.raises(FordeError, match=rf"pets\.csv' has no column {target}; .* from 0 to 2 "):
+        table_of(write(tmp_path / "pets.csv"), target=target)
+
+
+def test_of_thousands_of_columns_the_nearest_is_named_and_a_few_listed(tmp_path: Path) -> None:
+    names = ",".join(f"gene{number}" for number in range(3000))
+    path = write(tmp_path / "genes.csv", f"{names},tumour\n" + "1," * 3000 + "a\n")
+    with pytest.raises(FordeError, match=r"did you mean 'tumour'.* and 2,951 more") as raised:
+        table_of(path, target="tumor")
+    assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize("options", [{"target": "a"}, {"task": "regression"}, {"target": 0}])
+@pytest.mark.parametrize("name", ["digits", "regression-1d", "set.npz"])
+def test_a_target_or_task_where_there_are_no_columns_is_refused(
+    tmp_path: Path, name: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("set.npz", x=np.zeros((3, 2)), y=[0, 1, 0])
+    with pytest.raises(FordeError, match=rf"'{name}' is another kind of data set; leave {next(iter(options))} out"):
+        table_of(Path(name), **options)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 129])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_every_row_of_the_file_is_there_in_order(tmp_path: Path, rows: int, suffix: str) -> None:
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    table = pyarrow.table({"a": [row + 0.5 for row in range(rows)], "y": [row + 0.25 for row in range(rows)]})
+    path = tmp_path / f"t{suffix}"
+    csv.write_csv(table, path) if suffix == ".csv" else parquet.write_table(table, path)
+    found = table_of(path)
+    assert found.x[:, 0].tolist() == [row + 0.5 for row in range(rows)]
+    assert found.y.tolist() == [row + 0.25 for row in range(rows)] and found.description.splits == {"train": rows}
 
 
 def test_many_whole_numbers_are_a_quantity(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ class Table:
     """D names."""
     description: Description
     source: str
+    target_name: str = "y"
+    """Of the column that y is."""
 
     def __len__(self) -> int:
         return len(self.y)

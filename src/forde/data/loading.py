@@ -29,7 +29,7 @@ def load(
     split: str = "train",
     data_dir: Folder | None = None,
     *,
-    target: str | None = None,
+    target: str | int | None = None,
     task: Task | None = None,
 ) -> Images | Table:
     """One split of a data set.
@@ -39,7 +39,7 @@ def load(
             file, or a folder of Parquet or CSV files named after splits.
         split: "train", "test", and "valid" where there is one.
         data_dir: The folder with data sets known by name; else FORDE_DATA, else the user's cache folder.
-        target: The target column of a table; else the last.
+        target: The target column of a table, by name or by number (from 0; −1 is the last, which is the default).
         task: "classification" or "regression" for a table whose target could be either.
 
     >>> digits = load("digits", "test")
@@ -49,6 +49,7 @@ def load(
     name = os.fspath(name_or_path)
     split = _ALIASES.get(split, split)
     if name in CATALOGUE:
+        _refuse_column_options(name, target, task)
         return _load_named(CATALOGUE[name], split, data_dir)
     path = Path(name).expanduser()
     if path.exists() or path.suffix.lower() in (".npz", *SUFFIXES) or len(path.parts) > 1:
@@ -101,25 +102,43 @@ def _load_cifar(description: Description, folder: Path, split: str) -> Images:
     return _described(Images(images, labels, description, f"Parquet files in '{folder}'"), split)
 
 
-def _load_path(path: Path, split: str, target: str | None, task: Task | None) -> Images | Table:
+def _load_path(path: Path, split: str, target: str | int | None, task: Task | None) -> Images | Table:
     if not path.exists():
         raise FordeError(f"'{path}' does not exist; check the path.")
     if path.suffix.lower() == ".npz":
+        _refuse_column_options(path, target, task)
         return read_npz(path, split)
     if path.is_file() and path.suffix.lower() not in SUFFIXES:
         raise FordeError(f"'{path}' is not of a known kind; give a folder or a file ending in .npz, .csv or .parquet.")
     if path.is_file() or table_files(path):
         return _load_columns(path, split, target, task)
     if split_files(path, "train"):
-        return _load_parquet_images(path, split, target)
+        return _load_parquet_images(path, split, _label(path, target, task))
+    _refuse_column_options(path, target, task)
     return read_class_folder_set(path, split)
 
 
-def _load_columns(path: Path, split: str, target: str | None, task: Task | None) -> Images | Table:
+def _load_columns(path: Path, split: str, target: str | int | None, task: Task | None) -> Images | Table:
     first = next(iter(table_files(path).values()))
-    if first.suffix.lower() == ".parquet" and image_columns(first, target):
-        return _load_parquet_images(path, split, target)
+    if first.suffix.lower() == ".parquet" and image_columns(first, target if isinstance(target, str) else None):
+        return _load_parquet_images(path, split, _label(path, target, task))
     return read_table(path, split, target, task)
+
+
+def _label(path: Path, target: str | int | None, task: Task | None) -> str | None:
+    """The column of labels of encoded images, which are always classes."""
+    if isinstance(target, int) or task == "regression":
+        raise FordeError(f"'{path}' holds images; give the name of their column of classes as target, or leave it out.")
+    return target
+
+
+def _refuse_column_options(name: str | Path, target: str | int | None, task: Task | None) -> None:
+    if target is not None or task is not None:
+        option = "target" if target is not None else "task"
+        raise FordeError(
+            f"{option} chooses among columns of a CSV or Parquet file, but '{name}' is another kind of data set; "
+            f"leave {option} out."
+        )
 
 
 def _load_parquet_images(path: Path, split: str, label: str | None) -> Images:

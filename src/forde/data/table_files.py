@@ -27,10 +27,10 @@ _ROW_BYTES = 40
 """Of a target: its number among the classes, as int64, and masks."""
 
 
-def read_columns(path: Path, target: str | None = None, features: Sequence[str] | None = None) -> Any:
+def read_columns(path: Path, target: str | int | None = None, features: Sequence[str] | None = None) -> Any:
     """An Arrow table with the features, which must be numbers, and the target behind them.
 
-    The target is the last column unless one is named, and the features are all others. In Parquet files a target that
+    The target is the last column unless one is named or numbered, and the features are all others. In Parquet files a target that
     is no number comes as a dictionary, which has each value once.
     """
     check_is_file(path)
@@ -38,7 +38,7 @@ def read_columns(path: Path, target: str | None = None, features: Sequence[str] 
     return read(path, target, features)
 
 
-def _read_csv(path: Path, target: str | None, features: Sequence[str] | None) -> Any:
+def _read_csv(path: Path, target: str | int | None, features: Sequence[str] | None) -> Any:
     from pyarrow import csv
 
     size = path.stat().st_size
@@ -73,7 +73,7 @@ def _cells(path: Path, size: int, columns: int) -> int:
     return min(size, (rows + 1) * columns)
 
 
-def _read_parquet(path: Path, target: str | None, features: Sequence[str] | None) -> Any:
+def _read_parquet(path: Path, target: str | int | None, features: Sequence[str] | None) -> Any:
     import pyarrow as pa
 
     file = open_parquet(path)
@@ -124,12 +124,12 @@ def _as_dictionary(path: Path, name: str, kind: Any) -> Any:
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(list(known), kind))
 
 
-def _chosen(schema: Any, target: str | None, features: Sequence[str] | None, path: Path) -> list[str]:
+def _chosen(schema: Any, target: str | int | None, features: Sequence[str] | None, path: Path) -> list[str]:
     """The features and the target; features are looked at before any value is."""
     kinds = {field.name: field.type for field in schema}
-    target = next(reversed(kinds), "") if target is None else target
+    target = _named(target, list(kinds), path)
     names = [name for name in kinds if name != target] if features is None else list(features)
-    for name in (target, *names):
+    for name in names:
         if name not in kinds:
             raise FordeError(f"in '{path}': {unknown_name('column', name, kinds)}")
     if not names:
@@ -138,6 +138,22 @@ def _chosen(schema: Any, target: str | None, features: Sequence[str] | None, pat
         if not is_number(kinds[name]):
             raise no_number(name, kinds[name], path)
     return [*names, target]
+
+
+def _named(target: str | int | None, names: list[str], path: Path) -> str:
+    """The name of the column; a number counts columns from 0, or back from −1, unless one is named so."""
+    if target in names:
+        return str(target)
+    try:
+        place = -1 if target is None else int(target)
+    except ValueError:
+        raise FordeError(f"in '{path}': {unknown_name('column', target, names)}") from None
+    if not -len(names) <= place < len(names):
+        raise FordeError(
+            f"'{path}' has no column {place}; give a name, or a number from 0 to {len(names) - 1} "
+            f"(from -{len(names)} to -1 counts from the end)."
+        )
+    return names[place]
 
 
 def no_number(name: str, kind: Any, path: Path) -> FordeError:

@@ -35,8 +35,8 @@ def table_files(path: Path) -> dict[str, Path]:
     }
 
 
-def read_table(path: Path, split: str, target: str | None, task: Task | None) -> Table:
-    """A split of a table. The target is the named column, else the last; all others are features.
+def read_table(path: Path, split: str, target: str | int | None, task: Task | None) -> Table:
+    """A split of a table. The target is the column with that name or number, else the last; others are features.
 
     Text, truth values and whole numbers with up to 100 distinct values are classes, anything else is a quantity,
     unless `task` says which. Classes and statistics are those of the training file.
@@ -56,7 +56,7 @@ def read_table(path: Path, split: str, target: str | None, task: Task | None) ->
     y = _targets(columns, target, classes, files[split])
     source = f"the file '{files[split]}'"
     described = Description(path.stem, len(classes), x.shape[1:], mean, std, sizes, source, classes)
-    return Table(x, y, tuple(names), described, source)
+    return Table(x, y, tuple(names), described, source, target)
 
 
 def _rows(path: Path) -> int:
