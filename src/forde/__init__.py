@@ -15,7 +15,7 @@ from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods import Method, method, methods, register
 from forde.prediction import ClassificationPrediction, Prediction, RegressionPrediction
-from forde.training import Augmentation, History, fit
+from forde.training import Augmentation, History, fit, load_run
 
 if TYPE_CHECKING:
     from forde.estimators import FordeClassifier, FordeRegressor
@@ -38,6 +38,7 @@ __all__ = [
     "fit",
     "kernels",
     "likelihoods",
+    "load_run",
     "method",
     "methods",
     "models",

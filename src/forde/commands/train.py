@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from math import prod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from forde.errors import FordeError, unknown_name
+from forde.data.description import Images, Table
+from forde.errors import FordeError
+from forde.training.constant import constant_loss, far_above
+from forde.training.recipe import MODELS
 
-MODELS = ("mlp", "resnet18", "preact_resnet18", "wrn16_4")
+RATE, QUANTITY_RATE = 0.1, 0.003
+"""Learning rates of SGD and of Adam."""
 
 
 def train(
@@ -23,13 +25,27 @@ def train(
         Path,
         typer.Option("--run", "--run-folder", help="Folder for settings, metrics, log, checkpoints and the ensemble."),
     ],
+    target: Annotated[
+        str | None,
+        typer.Option(help="Target column of a table, by name or by number from 0; the last if left out."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="classification or regression, for a table whose target could be either.")
+    ] = None,
     model: Annotated[str, typer.Option(help=f"Network: {', '.join(MODELS)}.")] = "mlp",
     hidden: Annotated[str, typer.Option(help="Widths of the perceptron's hidden layers.")] = "128,128",
     method: Annotated[str, typer.Option(help="A method that `forde methods` shows.")] = "forde-pca",
     members: Annotated[int, typer.Option(min=1, help="Networks in the ensemble.")] = 5,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder, if anything.")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples per step.")] = 128,
-    lr: Annotated[float, typer.Option(help="Learning rate of SGD with Nesterov momentum 0.9.")] = 0.1,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help=f"Learning rate; if left out {RATE} for classes (SGD with Nesterov momentum 0.9) and {QUANTITY_RATE} "
+            "for a quantity (Adam).",
+        ),
+    ] = None,
     weight_decay: Annotated[float, typer.Option(help="Of the prior on the weights.")] = 5e-4,
     seed: Annotated[int, typer.Option(help="Of initialisation and data order.")] = 0,
     augment: Annotated[bool, typer.Option("--augment", help="Random crops and flips of images.")] = False,
@@ -55,32 +71,39 @@ def train(
 
     Example: forde train --data digits --epochs 20 --run runs/a --resume
 
+    Tables are standardised with the statistics of the training rows; forde.load_run(RUN).predict(rows) undoes it.
+
+    A loss far above that of a constant prediction is said on stderr; the exit code stays 0, as all files are there.
+
     On several processes: torchrun --nproc-per-node=4 -m forde train ... --run-folder runs/a --mesh 2x2
     (torchrun takes --run for its own --run-path)
     """
     import torch
 
     import forde
-    from forde.data.description import Images
     from forde.engine.mesh import parse_shape, processes
+    from forde.training.recipe import Recipe
+    from forde.training.trained import RECIPE
     from forde.training.writers import TensorBoard
 
-    loaded = forde.data.load(data, "train", data_dir)
+    loaded = forde.data.load(data, "train", data_dir, target=target, task=task)  # type: ignore[arg-type]
     if augment and not isinstance(loaded, Images):
         raise FordeError(f"--augment needs images, but '{data}' is a table; leave it out.")
-    ensemble = forde.Ensemble(
-        network_factory(model, hidden, loaded),
-        members,
-        seed=seed,
-        likelihood="classification" if loaded.description.n_classes else "learned-noise-regression",
-    )
+    recipe = Recipe.of(loaded, model, _widths(hidden))
+    prepared = recipe.in_standard_units(loaded)
+    first = int(os.environ.get("RANK", "0")) == 0  # of several processes: it speaks for all
+    if first:
+        typer.echo(_describe(data, loaded))
+    ensemble = forde.Ensemble(recipe.make_network, members, seed=seed, likelihood=recipe.likelihood)
+    rate = lr if lr is not None else RATE if recipe.n_classes else QUANTITY_RATE
     history = forde.fit(
         ensemble,
         forde.method(method, weight_decay=weight_decay),
-        loaded,
+        prepared,
         epochs=epochs,
         batch_size=batch_size,
-        lr=lr,
+        lr=rate,
+        **({} if recipe.n_classes else _adam(rate, epochs)),
         seed=seed,
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
         precision=precision,  # type: ignore[arg-type]
@@ -89,6 +112,7 @@ def train(
         augmentation=forde.Augmentation() if augment else None,
         writers=[TensorBoard(run / "tensorboard")] if tensorboard else [],
         run=run,
+        about={RECIPE: recipe.to_json()},
         resume=resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0,  # torchrun started us again
         checkpoint_every=checkpoint_every,
         checkpoint_minutes=checkpoint_minutes,
@@ -96,33 +120,54 @@ def train(
         non_finite=non_finite,  # type: ignore[arg-type]
         mesh=parse_shape(mesh) if mesh is not None else "auto" if processes() > 1 else None,
     )
-    if int(os.environ.get("RANK", "0")):  # the first process speaks for all
-        return
-    last = history.records[-1]
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(f"{method}, {members} × {model} on {data}: loss {last['loss']:.4f} after {len(history)} epochs")
-    console.print(f"ensemble in {run / 'ensemble'}, records in {run / 'metrics.jsonl'}")
+    if first:
+        typer.echo(f"{method}, {members} × {model} on {data}: {_outcome(history.records, prepared)}")
+        typer.echo(f"ensemble in {run / 'ensemble'}, records in {run / 'metrics.jsonl'}")
 
 
-def network_factory(model: str, hidden: str, data: Any) -> Callable[[], Any]:
-    """What builds a member for this data.
+def _adam(rate: float, epochs: int) -> dict[str, Any]:
+    """For a quantity: the loss of a mean and a variance has no curvature that one rate of SGD would suit."""
+    import torch
+    from torch.optim.lr_scheduler import LambdaLR
 
-    >>> import forde.data
-    >>> network_factory("mlp", "32", forde.data.load("digits"))().head
-    Linear(in_features=32, out_features=10, bias=True)
-    """
-    from forde import models
+    from forde.training.schedule import paper_factor
 
-    description = data.description
-    outputs = description.n_classes or 2  # a quantity: its mean and its variance
-    if model not in MODELS:
-        raise unknown_name("model", model, MODELS)
-    if model == "mlp":
-        try:
-            widths = [int(width) for width in hidden.split(",") if width]
-        except ValueError:
-            raise FordeError(f"--hidden is '{hidden}', but widths as in 128,128 were expected.") from None
-        return lambda: models.MLP(prod(description.shape), widths, outputs)
-    if len(description.shape) != 3:
-        raise FordeError(f"{model} needs images, but '{description.name}' is a table; use --model mlp.")
-    return lambda: getattr(models, model)(outputs, channels=description.shape[2])
+    return {
+        "optimizer": lambda parameters: torch.optim.Adam(parameters, lr=rate),
+        "scheduler": lambda optimizer: LambdaLR(optimizer, lambda epoch: paper_factor(epoch, epochs)),
+    }
+
+
+def _widths(hidden: str) -> list[int]:
+    try:
+        return [int(width) for width in hidden.split(",") if width]
+    except ValueError:
+        raise FordeError(f"--hidden is '{hidden}', but widths as in 128,128 were expected.") from None
+
+
+def _describe(name: str, data: Images | Table) -> str:
+    """What will be learned from what, before the time is spent."""
+    classes = data.description.n_classes
+    if isinstance(data, Images):
+        return f"{name}: {len(data):,} images of {classes} classes"
+    kind = f"a class, one of {classes}" if classes else "a quantity, standardised"
+    return (
+        f"{name}: {len(data):,} rows of {len(data.feature_names):,} features, standardised; "
+        f"the target '{data.target_name}' is {kind}"
+    )
+
+
+def _outcome(records: Sequence[Mapping[str, Any]], data: Images | Table) -> str:
+    """The last loss beside that of a constant prediction; a warning where it is far above."""
+    classes = data.description.n_classes
+    constant = constant_loss(data.labels if isinstance(data, Images) else data.y, classes)
+    loss = float(records[-1]["loss"])
+    of = "class frequencies" if classes else "mean and variance of the target"
+    if far_above(loss, constant):
+        typer.echo(
+            f"Warning: the loss {loss:.4f} is far above {constant:.4f}, which the {of} alone would give; "
+            "lower --lr, or train for more --epochs.",
+            err=True,
+        )
+    unit = "nats per sample" if classes else "nats per row for the standardised target"
+    return f"loss {loss:.4f} after {len(records)} epochs ({unit}; the {of} alone would give {constant:.4f})"

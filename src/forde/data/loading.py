@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from forde.errors import FordeError, unknown_name
 
@@ -48,6 +49,8 @@ def load(
     """
     name = os.fspath(name_or_path)
     split = _ALIASES.get(split, split)
+    if task is not None and task not in get_args(Task):
+        raise unknown_name("task", task, get_args(Task))
     if name in CATALOGUE:
         _refuse_column_options(name, target, task)
         return _load_named(CATALOGUE[name], split, data_dir)

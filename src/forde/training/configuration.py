@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 import subprocess
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -25,7 +26,14 @@ GIT_SECONDS = 10
 
 
 def decisive_settings(
-    ensemble: Ensemble, feed: Feed, method: Method, optimizer: Optimizer, scheduler: LRScheduler | None, **others: Any
+    ensemble: Ensemble,
+    feed: Feed,
+    method: Method,
+    optimizer: Optimizer,
+    scheduler: LRScheduler | None,
+    *,
+    about: Mapping[str, Any] | None = None,
+    **others: Any,
 ) -> dict[str, Any]:
     """Settings that decide the result, in JSON: a run that is resumed must have the same.
 
@@ -38,7 +46,17 @@ def decisive_settings(
         "scheduler": None if scheduler is None else type(scheduler).__name__,
         **others,
     }
-    return {"training": described(training), "ensemble": describe_ensemble(ensemble), "data": describe_data(feed)}
+    own = {} if about is None else {"about": _as_json(about)}
+    return {
+        "training": described(training), "ensemble": describe_ensemble(ensemble), "data": describe_data(feed), **own
+    }  # fmt: skip
+
+
+def _as_json(about: Mapping[str, Any]) -> Any:
+    try:
+        return json.loads(json.dumps(about))
+    except (TypeError, ValueError) as error:
+        raise FordeError(f"about cannot be written as JSON ({error}); give text, numbers, lists and dicts.") from None
 
 
 def describe_ensemble(ensemble: Ensemble) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -70,6 +70,7 @@ def fit(
     callback: Callable[[Record], None] | None = None,
     writers: Sequence[Writer] = (),
     run: str | Path | None = None,
+    about: Mapping[str, Any] | None = None,
     resume: bool = False,
     checkpoint_every: int | None = None,
     checkpoint_minutes: float | None = 10.0,
@@ -106,6 +107,8 @@ def fit(
         writers: where else records go: `forde.training.writers.TensorBoard`, `WeightsAndBiases`, or your own.
         run: a folder for settings, metrics, log, checkpoints and the trained ensemble. With it, SIGTERM and Ctrl-C
             finish the step, write a checkpoint and raise `forde.errors.RunInterruptedError`.
+        about: what else belongs to the run, such as how its data was prepared, as plain JSON values: kept in the run's
+            `config.json`, and must be the same when it is resumed.
         resume: go on with what is in `run`, be that nothing, a checkpoint, or a finished run, which is loaded. All
             settings that decide the result must be as they were; device, engine and memory may be others.
         checkpoint_every: write a checkpoint after every so many epochs.
@@ -130,7 +133,7 @@ def fit(
     (2, ['bandwidth', 'disagreement', 'epoch'])
     """
     method = named_method(method) if isinstance(method, str) else method
-    _check_options(epochs, precision, non_finite, run=run, resume=resume)
+    _check_options(epochs, precision, non_finite, run=run, resume=resume, about=about)
     _check_method(method, independent_data=independent_data)
     with ExitStack() as stack:
         for writer in writers:
@@ -174,7 +177,7 @@ def fit(
                 decisive = decisive_settings(
                     ensemble, feed, method, tuner, schedule, epochs=epochs, batch_size=batch_size, seed=seed,
                     precision=precision, drop_last=drop_last, augmentation=augmentation,
-                    independent_data=independent_data,
+                    independent_data=independent_data, about=about,
                 )  # fmt: skip
                 refuse_different_processes({**decisive, "how": described({**how, "device": target.type})}, group)
             if folder is not None:
@@ -204,9 +207,13 @@ def _check_method(method: Method, *, independent_data: bool) -> None:
         raise FordeError("independent_data needs members that do not interact; use it with 'deep-ensemble' only.")
 
 
-def _check_options(epochs: int, precision: str, non_finite: str, *, run: str | Path | None, resume: bool) -> None:
+def _check_options(
+    epochs: int, precision: str, non_finite: str, *, run: str | Path | None, resume: bool, about: object
+) -> None:
     if run is None and (resume or non_finite == "roll_back"):
         raise FordeError("resume and non_finite='roll_back' need checkpoints; give a folder for them as run=.")
+    if run is None and about is not None:
+        raise FordeError("about is kept in the folder of a run; give one as run=, or leave about out.")
     if epochs < 1:
         raise FordeError(f"epochs is {epochs}, but a whole number of at least 1 was expected.")
     if precision not in ("float32", "bf16"):
