@@ -34,7 +34,8 @@ def test_methods_are_listed_with_one_line_each() -> None:
 
 
 def test_version_and_help() -> None:
-    assert run("--version").stdout == f"forde {forde.__version__}\n"
+    version = run("--version")
+    assert (version.returncode, version.stdout, version.stderr) == (0, f"forde {forde.__version__}\n", "")
     assert "demo" in run("--help").stdout
     assert "Example" in run("demo", "--help").stdout
 

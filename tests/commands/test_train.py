@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any, ClassVar
 
+import data_files as files
 import numpy as np
 import pandas as pd
 import pytest
@@ -286,13 +287,50 @@ class TestOptionsReachTheRun:
         }  # fmt: skip
         assert {name: how[name] for name in expected} == expected
 
-    def test_augment_and_tensorboard(self, train: Forde, tmp_path: Path) -> None:
-        train("digits", tmp_path / "r", *SMALL, "--augment")
+    @pytest.mark.parametrize("arguments", [(), ("--augment",)], ids=["plain", "augmented"])
+    def test_augmentation(self, train: Forde, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+        train("digits", tmp_path / "r", *SMALL, *arguments)
         settings = json.loads((tmp_path / "r" / "config.json").read_text())
-        assert settings["training"]["augmentation"] is not None
-        train("digits", tmp_path / "s", *SMALL)
-        settings = json.loads((tmp_path / "s" / "config.json").read_text())
-        assert settings["training"]["augmentation"] is None
+        assert (settings["training"]["augmentation"] is not None) == bool(arguments)
+
+    def test_widths_of_all_hidden_layers(self, train: Forde, tmp_path: Path) -> None:
+        train("classification-2d", tmp_path / "r", *SMALL, "--hidden", "7,5,3")
+        weights = load_file(tmp_path / "r" / "ensemble" / "model.safetensors")
+        shapes = [tuple(weights[f"members.0.{name}.weight"].shape) for name in ("body.0", "body.2", "body.4", "head")]
+        assert shapes == [(7, 2), (5, 7), (3, 5), (5, 3)]
+
+    def test_tensorboard(self, train: Forde, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        folders, records = [], []
+
+        class Recorder:
+            def __init__(self, folder: Path) -> None:
+                folders.append(folder)
+
+            def record(self, record: dict[str, float]) -> None:
+                records.append(record["epoch"])
+
+            def close(self) -> None:
+                records.append("closed")
+
+        monkeypatch.setattr("forde.training.writers.TensorBoard", Recorder)
+        train("classification-2d", tmp_path / "r", *SMALL)
+        assert folders == []
+        assert train("classification-2d", tmp_path / "s", *SMALL, "--tensorboard").code == 0
+        assert folders == [tmp_path / "s" / "tensorboard"] and len(records) == 3 and records[-1] == "closed"
+
+    def test_data_folder(self, train: Forde, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FORDE_DATA", str(tmp_path / "empty"))
+        files.write_idx_set(tmp_path / "mnist", compressed=False)
+        assert "forde data download mnist" in train("mnist", tmp_path / "r", *SMALL).err
+        assert "12 images of 10 classes" in train("mnist", tmp_path / "r", *SMALL, "--data-dir", tmp_path).out
+
+    def test_what_torchrun_tells(self, train: Forde, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The first process speaks for all, and after a restart each goes on with what is there."""
+        assert train("classification-2d", tmp_path / "r", *SMALL).out.count("\n") == 3
+        assert "is not empty" in train("classification-2d", tmp_path / "r", *SMALL).err
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+        monkeypatch.setenv("RANK", "1")
+        assert train("classification-2d", tmp_path / "r", *SMALL) == (0, "", "")
 
 
 def test_every_row_of_a_table_is_trained_on() -> None:

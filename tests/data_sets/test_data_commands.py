@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import data_files as files
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import forde.data
 from forde.commands.data import app
+from forde.data import Description, Images
 from forde.data.publications import PUBLICATIONS, File, Publication
 from forde.errors import FordeError
 
@@ -34,7 +36,15 @@ def test_info_of_every_set(tmp_path: Path) -> None:
     for name in {*forde.data.CATALOGUE, *PUBLICATIONS}:
         assert name in run("info", name, "--data-dir", tmp_path)
     text = run("info", "cifar10", "--data-dir", tmp_path)
-    for part in ("32 x 32 x 3", "0.4914", "airplane", "50,000", "c58f30108f718f92721af3b95e74349a", "Krizhevsky"):
+    for part in (
+        "32 x 32 x 3",
+        "0.4914, 0.4822, 0.4465",
+        "0.2470, 0.2435, 0.2616",
+        "airplane",
+        "50,000",
+        "c58f30108f718f92721af3b95e74349a",
+        "Krizhevsky",
+    ):
         assert part in text
     assert "no checksum published" in run("info", "tinyimagenet", "--data-dir", tmp_path)
     with pytest.raises(FordeError, match="did you mean 'mnist'"):
@@ -50,6 +60,19 @@ def test_check_says_what_is_there(tmp_path: Path) -> None:
         run("check", "mnist", "--data-dir", tmp_path)
     with pytest.raises(FordeError, match="forde data download cifar10"):
         run("check", "cifar10", "--data-dir", tmp_path / "empty")
+
+
+def test_check_counts_classes_and_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: class 0 five times and class 1 twice; two images are copies, one of them under another label."""
+    images = np.arange(7 * 4, dtype=np.uint8).reshape(7, 2, 2, 1)
+    images[1], images[6] = images[0], images[0]
+    known = Description("digits", 2, (2, 2, 1), (0.05,), (0.03,), {"train": 7}, "made here", ("a", "b"))
+    made = Images(images, np.array([0, 0, 0, 0, 0, 1, 1]), known, "made here")
+    monkeypatch.setitem(forde.data.CATALOGUE, "digits", known)
+    monkeypatch.setattr("forde.data.checking.load", lambda *_: made)
+    monkeypatch.setattr("forde.data.checking.STATISTICS_TOLERANCE", 1.0)
+    row = next(line for line in run("check", "digits").splitlines() if line.startswith("train"))
+    assert row.split() == ["train", "7", "2", "to", "5", "2", "1"]
 
 
 def test_download_without_a_network_and_of_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

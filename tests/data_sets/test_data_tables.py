@@ -102,9 +102,36 @@ def test_every_row_of_the_file_is_there_in_order(tmp_path: Path, rows: int, suff
     assert found.y.tolist() == [row + 0.25 for row in range(rows)] and found.description.splits == {"train": rows}
 
 
-def test_many_whole_numbers_are_a_quantity(tmp_path: Path) -> None:
-    rows = "\n".join(f"{row},{row}" for row in range(200))
-    assert table_of(write(tmp_path / "counts.csv", f"x,count\n{rows}\n")).description.n_classes == 0
+@pytest.mark.parametrize(("count", "classes"), [(100, 100), (101, 0), (200, 0)])
+def test_many_whole_numbers_are_a_quantity(tmp_path: Path, count: int, classes: int) -> None:
+    rows = "\n".join(f"{row},{row}" for row in range(count))
+    assert table_of(write(tmp_path / "counts.csv", f"x,count\n{rows}\n")).description.n_classes == classes
+
+
+def test_truth_values_are_0_and_1(tmp_path: Path) -> None:
+    table = table_of(write(tmp_path / "t.csv", "a,b,y\ntrue,1.5,false\nfalse,2.5,true\n"))
+    assert table.x.tolist() == [[1, 1.5], [0, 2.5]] and table.y.tolist() == [0, 1]
+    assert table.description.classes == ("False", "True")
+
+
+@pytest.mark.parametrize("stem", ["valid", "val"])
+def test_both_names_of_the_validation_file(tmp_path: Path, stem: str) -> None:
+    write(tmp_path / "train.csv")
+    write(tmp_path / f"{stem}.csv", "width,height,species\n9,8,dog\n")
+    for split in ("valid", "val", "validation"):
+        assert table_of(tmp_path, split).x.tolist() == [[9, 8]]
+    assert table_of(tmp_path).description.splits == {"train": 3, "valid": 1}
+
+
+@pytest.mark.parametrize("target", [["a", None, "b"], [1, None, 2], [1.5, None, 2.5]], ids=["text", "whole", "decimal"])
+def test_a_missing_target(tmp_path: Path, target: list[object]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"x": [1.0, 2.0, 3.0], "y": target}), tmp_path / "t.parquet")
+    with pytest.raises(FordeError, match=r"row 1") as raised:
+        table_of(tmp_path / "t.parquet")
+    assert "t.parquet" in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_parquet_and_csv_agree_and_splits_share_classes(tmp_path: Path) -> None:
@@ -125,6 +152,9 @@ def test_parquet_and_csv_agree_and_splits_share_classes(tmp_path: Path) -> None:
         (CSV, {"target": "spices"}, "did you mean 'species'"),
         ("a,b,y\n1,x,0\n2,z,1\n", {}, "column 'b'"),
         ("a,b,y\n1,,0\n2,3,1\n", {}, "1 missing or infinite values, the first in row 0"),
+        ("a,b,y\n1,inf,0\n2,-inf,1\n", {}, "2 missing or infinite values, the first in row 0"),
+        ("a,b,y\n1,2,0\n2,1e39,1\n", {}, "1 missing or infinite values, the first in row 1"),
+        ("a,b,a,y\n1,2,3,0\n2,1,3,1\n", {}, "more than one column 'a'"),
         ("a,y\n1,0\n2\n", {}, "cannot be read as a table"),
         ("a,y\n", {}, "no rows"),
         ("", {}, "cannot be read as a table"),
