@@ -6,6 +6,7 @@ import difflib
 import signal
 from collections.abc import Iterable
 
+
 class FordeError(ValueError):
     """A mistake in what was given to forde; its message is one sentence that a user can act on."""
 
@@ -27,7 +28,7 @@ class RunInterruptedError(FordeError):
         return 128 + int(self.signal)
 
 
-MOST_NAMES = 60
+MOST_NAMES = 50
 """So many known names a message lists; a table may have thousands of columns."""
 MOST_CHARACTERS = 200
 """And so many of a name."""

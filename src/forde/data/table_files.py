@@ -30,8 +30,8 @@ _ROW_BYTES = 40
 def read_columns(path: Path, target: str | int | None = None, features: Sequence[str] | None = None) -> Any:
     """An Arrow table with the features, which must be numbers, and the target behind them.
 
-    The target is the last column unless one is named or numbered, and the features are all others. In Parquet files a target that
-    is no number comes as a dictionary, which has each value once.
+    The target is the last column unless one is named or numbered, and the features are all others. In Parquet files a
+    target that is no number comes as a dictionary, which has each value once.
     """
     check_is_file(path)
     read = _read_csv if path.suffix.lower() == ".csv" else _read_parquet

@@ -46,17 +46,17 @@ def read_table(path: Path, split: str, target: str | int | None, task: Task | No
         raise unknown_name(f"split of '{path}'", split, files)
     training_file = files.get("train", files[split])
     training = read_columns(training_file, target)
-    *names, target = training.column_names
-    columns = training if files[split] == training_file else read_columns(files[split], target, names)
+    *names, name = training.column_names
+    columns = training if files[split] == training_file else read_columns(files[split], name, names)
     known = {training_file: training.num_rows, files[split]: columns.num_rows}
     sizes = {part: known[file] if file in known else _rows(file) for part, file in files.items()}
-    classes = _classes(training.column(target), task, target, training_file)
+    classes = _classes(training.column(name), task, name, training_file)
     x = _features(columns, names, files[split])
     mean, std = column_statistics(x if columns is training else _features(training, names, training_file))
-    y = _targets(columns, target, classes, files[split])
+    y = _targets(columns, name, classes, files[split])
     source = f"the file '{files[split]}'"
     described = Description(path.stem, len(classes), x.shape[1:], mean, std, sizes, source, classes)
-    return Table(x, y, tuple(names), described, source, target)
+    return Table(x, y, tuple(names), described, source, name)
 
 
 def _rows(path: Path) -> int:
