@@ -57,8 +57,10 @@ def test_reference_initialisation() -> None:
     torch.manual_seed(0)
     network = MLP(400, [500], 10, initialisation="reference")
     weight = network.body[0].weight.detach()
-    assert float(weight.std()) == pytest.approx(math.sqrt(1 / 400), rel=0.02)
-    assert float(weight.abs().max()) <= 2.28 * math.sqrt(1 / 400)
+    # Variance of a standard normal cut at ±2: 1 − 2·2φ(2)/(2Φ(2) − 1), whose root is 0.8796.
+    kept, density = math.erf(2 / math.sqrt(2)), math.exp(-2) / math.sqrt(2 * math.pi)
+    assert float(weight.std()) == pytest.approx(math.sqrt((1 - 4 * density / kept) / 400), rel=0.01)
+    assert 1.98 / 20 < float(weight.abs().max()) <= 2 / 20  # cut at two scales of 1/√400
     assert not network.head.weight.any()
     with pytest.raises(forde.FordeError, match="'he' or 'reference'"):
         MLP(4, [4], 2, initialisation="xavier")
