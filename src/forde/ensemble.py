@@ -18,6 +18,7 @@ from forde.errors import FordeError
 from forde.inference import Untouched, running
 from forde.likelihoods import Custom, Likelihood, as_likelihood, likelihood_from_config
 from forde.prediction import Prediction
+from forde.turns import turn
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ class Ensemble(nn.Module):
         factories = _factories(make_network, n_members)
         self.seed = seed
         self.likelihood = as_likelihood(likelihood)
-        members = [_build(factory, seed, i) for i, factory in enumerate(factories)]
+        with turn("ensemble"):  # factories draw from the process's one generator
+            members = [_build(factory, seed, i) for i, factory in enumerate(factories)]
         _refuse_shared_parameters(members)
         self.members = nn.ModuleList(members)
         self.left_in_evaluation = frozenset(n for n, m in self.members.named_modules() if n and not m.training)

@@ -31,6 +31,7 @@ from forde.training.optimiser_state import (
 from forde.training.plain import like, to_plain
 from forde.training.random_numbers import random_states, set_random_states
 from forde.training.writers import finite_or_null, from_json
+from forde.turns import give_way
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class Loop:
             self._step(x, y)
             self.seconds = before + time.perf_counter() - started
             after_step()
+            give_way()
         if x is None or y is None:
             raise FordeError("the loader yielded no batch; check its batch size, drop_last and sampler.")
         if not self.tally.losses:

@@ -40,6 +40,7 @@ from forde.training.run_log import silent
 from forde.training.schedule import paper_factor
 from forde.training.signals import StopRequest, stop_requests
 from forde.training.writers import Writer
+from forde.turns import paused, turn
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ def fit(
     method = named_method(method) if isinstance(method, str) else method
     _check_options(epochs, precision, non_finite, run=run, resume=resume, about=about)
     _check_method(method, independent_data=independent_data)
-    with ExitStack() as stack:
+    with turn("fit"), ExitStack() as stack:
         for writer in writers:
             stack.enter_context(closing(writer))
         target = available_device(device, own=mesh is not None) if device is not None else ensemble.device
@@ -282,8 +283,9 @@ def _train(
             advance(f"loss {record['loss']:.3f}  repulsion {record['repulsion']:+.4f}")
             if folder is not None:
                 folder.after_epoch(loop, record, request)
-            for listener in listeners:
-                listener(record)
+            with paused() if listeners else nullcontext():  # what the user does there may wait for other threads
+                for listener in listeners:
+                    listener(record)
 
 
 def _feed(
