@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import forde
 from forde.models import MLP
@@ -123,6 +126,15 @@ def test_members_that_start_alike_are_reported(caplog: pytest.LogCaptureFixture)
         (lambda: forde.method("forde-pca", output="logits"), "'logit', 'log_prob'"),
         (lambda: forde.method("forde-tuned", alpha=1.5), "between 0"),
         (lambda: forde.method("forde-pca", repulsion_every=0), "whole number"),
+        (lambda: forde.method("forde-pca", repulsion_weight=-1), "repulsion_weight is -1"),
+        (lambda: forde.method("forde-pca", repulsion_weight=float("nan")), "repulsion_weight is nan"),
+        (lambda: forde.method("forde-pca", repulsion_weight=float("inf")), "repulsion_weight is inf"),
+        (lambda: forde.method("forde-pca", repulsion_weight="strong"), "repulsion_weight is 'strong'"),
+        (lambda: forde.method("forde-pca", repulsion_weight=None), "repulsion_weight is None"),
+        (lambda: forde.method("forde-pca", repulsion_scale=-0.5), "repulsion_scale is -0.5"),
+        (lambda: forde.method("forde-pca", repulsion_scale="bach"), "'batch', 'data' or 0"),
+        (lambda: fit(x(), y(), method=forde.method("lit", repulsion_weight=lambda epoch: 1.0 - epoch)), r"\(2\) is -1"),
+        (lambda: fit(x(), y(), method=forde.method("lit", repulsion_weight=lambda epoch: None)), r"\(0\) is None"),
         (lambda: forde.method("forde-pca", repulsion_fraction=0), r"\(0, 1\]"),
         (lambda: forde.method("forde-pca", repulsion_fraction="a quarter"), r"'a quarter', but a number in \(0, 1\]"),
         (lambda: forde.method("forde-pca", bandwidth=-1.0), "positive"),
@@ -236,6 +248,29 @@ class FusedAttention(nn.Module):
             return self.head(nn.functional.scaled_dot_product_attention(q, k, v).mean((1, 2)))
 
 
+def hard() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.Hardsigmoid(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("engine", ["eager", "vectorized", "compiled"])
+def test_hardsigmoid_gets_advice_of_its_own(engine: str) -> None:
+    with pytest.raises(forde.FordeError, match=r"hardsigmoid.*nn\.Sigmoid") as error:
+        fit(x(), y(), network=hard, engine=engine)
+    check_sentence(error)
+    assert "attention" not in str(error.value)
+    fit(x(), y(), network=hard, method="function-rde", engine="eager")
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.parametrize("engine", ["eager", "vectorized", "compiled"])
+def test_compiled_members_get_advice_of_their_own(engine: str) -> None:
+    torch._dynamo.reset()
+    with pytest.raises(forde.FordeError, match=r"pass the network without torch\.compile") as error:
+        fit(x(), y(), network=lambda: torch.compile(MLP(4, [8], 3), backend="aot_eager"), engine=engine)
+    check_sentence(error)
+    assert "attention" not in str(error.value)
+
+
 @pytest.mark.parametrize("network", [lambda: UsesOnce(4, [8], 3), FusedAttention])
 def test_operation_without_second_derivative(network) -> None:
     with pytest.raises(forde.FordeError, match="without a second derivative") as error:
@@ -315,3 +350,264 @@ def test_one_feature_is_reported(caplog: pytest.LogCaptureFixture) -> None:
 def test_nothing_to_predict() -> None:
     with pytest.raises(forde.FordeError, match="nothing to predict"):
         forde.Ensemble(lambda: MLP(4, [8], 3), 2).predict(torch.zeros(0, 4))
+
+
+class Wrapped(nn.Module):
+    """Returns its logits inside of something else."""
+
+    def __init__(self, wrap: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.layer, self.wrap = nn.Linear(4, 3), wrap
+
+    def forward(self, x: Tensor) -> object:
+        return self.wrap(self.layer(x))
+
+
+class Answer:
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+
+OUTPUTS = {
+    "tuple": (lambda logits: (logits, logits), "a tuple of 2, .* its first part"),
+    "dict": (lambda logits: {"hidden": logits, "logits": logits}, "a dict, .* 'logits'"),
+    "dict of one": (lambda logits: {"scores": logits}, "a dict, .* 'scores'"),
+    "object": (Answer, "an object of type Answer, .* 'logits'"),
+    "nothing": (lambda logits: None, "nothing, .* return"),
+}
+
+
+@pytest.mark.parametrize("engine", ["eager", "vectorized", "compiled"])
+@pytest.mark.parametrize("case", OUTPUTS)
+def test_output_that_is_no_tensor(case: str, engine: str) -> None:
+    wrap, message = OUTPUTS[case]
+    for method in ("deep-ensemble", "forde-pca"):
+        with pytest.raises(forde.FordeError, match=message) as error:
+            fit(x(), y(), network=lambda: Wrapped(wrap), method=method, engine=engine)
+        check_sentence(error)
+    for call in (forde.Ensemble(lambda: Wrapped(wrap), 2).predict, forde.Ensemble(lambda: Wrapped(wrap), 2)):
+        with pytest.raises(forde.FordeError, match=message):
+            call(x())
+
+
+def test_lazy_layers() -> None:
+    def lazy() -> nn.Module:
+        return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyBatchNorm1d(), nn.LazyLinear(3))
+
+    with pytest.raises(forde.FordeError, match=r"'0\.weight'.*run one batch through the network") as error:
+        forde.Ensemble(lazy, 2)
+    check_sentence(error)
+
+    def complete() -> nn.Module:
+        network = lazy()
+        network(torch.zeros(2, 4))
+        return network
+
+    fit(x(), y(), network=complete)
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+
+
+CALLS = {
+    "too few features": (lambda: nn.Linear(5, 3), x(), r"shape \[8, 4\] and type float32 .*size that it was built for"),
+    "channels last": (convolution, torch.zeros(32, 9, 9, 3), r"\[8, 9, 9, 3\].*channels.*permute\(0, 3, 1, 2\)"),
+    "another number of channels": (convolution, torch.zeros(32, 1, 9, 9), r"\[8, 1, 9, 9\].*3 channels"),
+    "too small": (convolution, torch.zeros(32, 3, 2, 2), r"\[8, 3, 2, 2\]"),
+    "too many dimensions": (
+        lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)),
+        x().view(32, 1, 1, 4),
+        r", 1, 1, 4\].*size that",
+    ),
+    "two arguments": (lambda: nn.Bilinear(4, 4, 3), x(), r"missing 1 required positional argument.*correct it"),
+    "bytes": (lambda: MLP(4, [8], 3), (x() > 0).byte(), r"type uint8 .*convert the inputs to floats, divided by 255"),
+    "truth values": (lambda: MLP(4, [8], 3), x() > 0, r"type bool .*convert the inputs to floats"),
+    "floats for tokens": (lambda: nn.EmbeddingBag(5, 3), x().abs(), r"give an embedding its tokens as whole numbers"),
+    "unknown tokens": (lambda: nn.EmbeddingBag(5, 3), torch.full((32, 4), 5), r"give an embedding more rows"),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_inputs_that_do_not_fit_the_network(case: str) -> None:
+    network, inputs, message = CALLS[case]
+    with pytest.raises(forde.FordeError, match=message) as error:
+        fit(inputs, y(), network=network, method="deep-ensemble", engine="eager")
+    check_sentence(error)
+    assert error.value.__cause__ is not None  # torch's own words, for those who need all of them
+    with pytest.raises(forde.FordeError, match=message.replace("[8,", "[32,")):
+        forde.Ensemble(network, 2).predict(inputs)
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "compiled", "auto"])
+def test_inputs_of_the_wrong_size_under_every_engine(engine: str) -> None:
+    for method in ("deep-ensemble", "forde-identity"):
+        with pytest.raises(forde.FordeError, match=r"failed on a batch of shape \[8, 4\]") as error:
+            fit(x(), y(), network=lambda: MLP(5, [8], 3), method=method, engine=engine)
+        check_sentence(error)
+
+
+def test_a_batch_of_one_under_batch_norm() -> None:
+    with pytest.raises(forde.FordeError, match=r"shape \[1, 8\]|\[1, 4\].*at least 2") as error:
+        fit(x(9), y(9), network=lambda: MLP(4, [8], 3, batch_norm=True), method="lit", drop_last=False, engine="eager")
+    check_sentence(error)
+
+
+def of_width(width: int) -> Callable[[], nn.Module]:
+    return lambda: MLP(4, [width], 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("weight-rde", "Weights as 67 and 75 numbers"),
+        (forde.method("feature-rde", shared_head=False), "Features as 64 and 72 numbers"),
+        (forde.method("feature-rde", shared_head=False, projection=2), "Features as 64 and 72 numbers"),
+    ],
+)
+def test_members_that_differ_where_they_are_compared(method: object, message: str) -> None:
+    ensemble = forde.Ensemble([of_width(8), of_width(9)])
+    before = [p.clone() for p in ensemble.parameters()]
+    with pytest.raises(forde.FordeError, match=message) as error:
+        forde.fit(ensemble, method, (x(), y()), epochs=1, batch_size=8, progress=False)
+    check_sentence(error)
+    assert all(torch.equal(a, b) for a, b in zip(before, ensemble.parameters(), strict=True))
+
+
+def test_members_with_different_numbers_of_outputs() -> None:
+    factories = [lambda: nn.Linear(4, 3), lambda: nn.Linear(4, 5)]
+    with pytest.raises(forde.FordeError, match="as many outputs") as error:
+        forde.fit(forde.Ensemble(factories), "function-rde", (x(), y()), epochs=1, batch_size=8, progress=False)
+    check_sentence(error)
+    with pytest.raises(forde.FordeError, match=r"\[32, 3\] and \[32, 5\]"):
+        forde.Ensemble(factories).predict(x())
+
+
+class Items(Dataset):  # type: ignore[type-arg]
+    def __init__(self, make: Callable[[Tensor, Tensor], object]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> object:
+        return self.make(x()[index], y()[index])
+
+
+ITEMS = {
+    "dict": (lambda x, y: {"pixels": x, "label": y}, "a dict of 'pixels', 'label'"),
+    "three": (lambda x, y: (x, y, 1.0), "a list of 3"),
+    "one": (lambda x, y: (x,), "a list of 1"),
+    "inputs in a dict": (lambda x, y: ({"pixels": x}, y), "the inputs of a batch are a dict of 'pixels'"),
+    "two inputs": (lambda x, y: ((x, x), y), "the inputs of a batch are a list of 2"),
+    "targets in a dict": (lambda x, y: (x, {"label": y}), "the targets of a batch are a dict of 'label'"),
+}
+
+
+@pytest.mark.parametrize("case", ITEMS)
+def test_items_that_are_no_pairs(case: str) -> None:
+    make, message = ITEMS[case]
+    for data in (Items(make), DataLoader(Items(make), batch_size=8)):
+        with pytest.raises(forde.FordeError, match=message) as error:
+            forde.fit(forde.Ensemble(of_width(8), 2), "lit", data, epochs=1, progress=False)
+        check_sentence(error)
+
+
+@pytest.mark.parametrize("case", ["dict", "inputs in a dict", "two inputs"])
+def test_items_that_cannot_be_predicted(case: str) -> None:
+    for data in (Items(ITEMS[case][0]), DataLoader(Items(ITEMS[case][0]), batch_size=8)):
+        with pytest.raises(forde.FordeError, match=r"x or \(x, y\)") as error:
+            forde.Ensemble(of_width(8), 2).predict(data)
+        check_sentence(error)
+
+
+def test_data_that_are_three_arrays() -> None:
+    with pytest.raises(forde.FordeError, match="a tuple of 3"):
+        forde.fit(forde.Ensemble(of_width(8), 2), "lit", (x(), y(), y()), epochs=1, progress=False)
+
+
+def test_iterable_dataset() -> None:
+    class Stream(IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+            return iter(list(zip(x(), y(), strict=True)))
+
+    with pytest.raises(forde.FordeError, match="pass a DataLoader") as error:
+        forde.fit(forde.Ensemble(of_width(8), 2), "lit", Stream(), epochs=1, progress=False)
+    check_sentence(error)
+    forde.fit(forde.Ensemble(of_width(8), 2), "lit", DataLoader(Stream(), 8), epochs=1, progress=False)
+
+
+OPTIMISERS = {
+    "name": ("adam", "'adam', but a function that builds one"),
+    "instance": (torch.optim.Adam(nn.Linear(1, 1).parameters()), "type Adam, but a function that builds one"),
+    "LBFGS": (torch.optim.LBFGS, "LBFGS .*needs no closure"),
+    "not an optimiser": (list, "returned a list"),
+    "of other parameters": (
+        lambda parameters: torch.optim.Adam(nn.Linear(1, 1).parameters()),
+        "holds none of these parameters",
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ["eager", "vectorized"])
+@pytest.mark.parametrize("case", OPTIMISERS)
+def test_optimiser_that_cannot_train(case: str, engine: str) -> None:
+    given, message = OPTIMISERS[case]
+    with pytest.raises(forde.FordeError, match=message) as error:
+        fit(x(), y(), optimizer=given, engine=engine)
+    check_sentence(error)
+
+
+def test_scheduler_that_is_finished() -> None:
+    finished = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1), 30)
+    with pytest.raises(forde.FordeError, match="scheduler is of type StepLR, but a function"):
+        fit(x(), y(), scheduler=finished)
+
+
+@pytest.mark.parametrize("engine", ["eager", "vectorized", "compiled"])
+def test_nothing_to_train(engine: str) -> None:
+    for network, why in ((lambda: MLP(4, [8], 3).requires_grad_(False), "frozen"), (nn.Identity, "no parameters")):
+        with pytest.raises(forde.FordeError, match=f"member 0 has nothing to train.*{why}") as error:
+            fit(x(), y(), network=network, engine=engine)
+        check_sentence(error)
+
+
+def test_one_member_with_nothing_to_train() -> None:
+    ensemble = forde.Ensemble(of_width(8), 2)
+    ensemble.members[1].requires_grad_(False)
+    with pytest.raises(forde.FordeError, match="member 1 has nothing to train"):
+        forde.fit(ensemble, "lit", (x(), y()), epochs=1, progress=False)
+
+
+@pytest.mark.parametrize("engine", ["eager", "vectorized", "compiled"])
+@pytest.mark.parametrize("method", ["deep-ensemble", "forde-pca"])
+def test_probabilities_in_place_of_logits_are_reported_once(
+    method: str, engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(x(), y(), network=lambda: nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)), method=method, engine=engine)
+    assert caplog.text.count("remove the softmax") == 1
+
+
+@pytest.mark.parametrize("last", [nn.LogSoftmax(-1), nn.Sigmoid(), nn.ReLU(), nn.Identity()])
+def test_other_outputs_are_not_taken_for_probabilities(last: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
+    fit(x(), y(), network=lambda: nn.Sequential(MLP(4, [8], 3), last))
+    assert "softmax" not in caplog.text
+
+
+def test_bytes_that_reach_the_network_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    class Casting(MLP):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.float())
+
+    levels = torch.arange(128, dtype=torch.uint8).reshape(32, 4)
+    fit(levels, y(), network=lambda: Casting(4, [8], 3), method="function-rde")
+    assert caplog.text.count("The inputs are bytes up to 127") == 1
+    caplog.clear()
+    fit(levels % 2, y(), network=lambda: Casting(4, [8], 3), method="function-rde")
+
+    class Embedding(nn.EmbeddingBag):
+        def forward(self, tokens: Tensor) -> Tensor:
+            return super().forward(tokens.long())
+
+    fit(levels, y(), network=lambda: Embedding(128, 3), method="function-rde", engine="eager")
+    assert "bytes" not in caplog.text

@@ -276,7 +276,7 @@ class TestPredict:
         modes = [module.training for module in ensemble.modules()]
         before = {name: tensor.clone() for name, tensor in ensemble.state_dict().items()}
         prediction = ensemble.predict(torch.randn(5, 3, 8, 8), precision=precision)
-        with pytest.raises(RuntimeError):
+        with pytest.raises(forde.FordeError, match=r"failed on a batch of shape \[5, 1, 8, 8\]"):
             ensemble.predict(torch.randn(5, 1, 8, 8), precision=precision)
         assert [module.training for module in ensemble.modules()] == modes
         assert all(torch.equal(tensor, before[name]) for name, tensor in ensemble.state_dict().items())

@@ -66,8 +66,8 @@ def test_examples_in_docstrings(name: str) -> None:
 
 # Data flows one way; a folder may import those before it.
 LAYERS = [
-    {"turns"},
-    {"errors", "vectors", "prediction", "likelihoods", "saving", "models", "progress", "inference", "derivatives"},
+    {"errors", "turns"},
+    {"forward", "vectors", "prediction", "likelihoods", "saving", "models", "progress", "inference", "derivatives"},
     {"ensemble", "data", "corruptions"},
     {"spaces"},
     {"kernels"},

@@ -54,15 +54,15 @@ class TestData:
         for form in (x.numpy(), x.tolist(), pd.DataFrame(x.numpy()), x.double(), loader, list(x.split(10))):
             torch.testing.assert_close(trained.predict(form).probs, expected)
 
-    def test_integer_features_are_numbers_too(self) -> None:
+    @pytest.mark.parametrize("method", ["forde-pca", "deep-ensemble"])
+    def test_integer_features_are_not_made_floats_in_silence(self, method: str) -> None:
         x, y = data()
         whole = (4 * x).round()
-        found = []
-        for form in (whole, whole.int(), whole.numpy().astype("int8")):
-            trained = ensemble()
-            forde.fit(trained, "forde-pca", (form, y), **OPTIONS)
-            found.append(trained.predict(form).probs)
-        assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+        for form in (whole.int(), whole.numpy().astype("int8")):
+            with pytest.raises(forde.FordeError, match="floats"):
+                forde.fit(ensemble(), method, (form, y), **OPTIONS)
+            with pytest.raises(forde.FordeError, match="convert the inputs to floats"):
+                ensemble().predict(form)
 
     def test_dataset_and_loader_train(self) -> None:
         dataset = TensorDataset(*data())

@@ -10,11 +10,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from forde import saving
-from forde.data.description import Images
+from forde.data.description import Images, Table
 from forde.data.inputs import normalise
 from forde.errors import FordeError
+from forde.forward import stacked, tensor_output
 from forde.inference import Untouched, running
 from forde.likelihoods import Custom, Likelihood, as_likelihood, likelihood_from_config
 from forde.prediction import Prediction
@@ -89,10 +92,18 @@ class Ensemble(nn.Module):
         tensor = next(self.parameters(), None)
         return torch.device("cpu") if tensor is None else tensor.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of real inputs: that of the first floating parameter, else the real part's of a complex one."""
+        for parameter in self.parameters():
+            if parameter.is_floating_point():
+                return parameter.dtype
+        return next((p.dtype.to_real() for p in self.parameters() if p.is_complex()), torch.get_default_dtype())
+
     def forward(self, x: Tensor) -> Tensor:
         """Outputs of all members on one batch: `[B, ...]` → `[M, B, C]`."""
         untouched = Untouched(x)
-        return torch.stack([member(untouched.copy()) for member in self.members])
+        return stacked([tensor_output(member(untouched.copy())) for member in self.members])
 
     @torch.no_grad()
     def predict(
@@ -101,8 +112,8 @@ class Ensemble(nn.Module):
         """Predict in evaluation mode, batch by batch.
 
         Args:
-            x: tensor, array, data frame or nested list `[N, ...]`, `forde.data.Images`, or an iterable of batches (a
-                DataLoader; of `(x, y)` pairs the x is used).
+            x: tensor, array, data frame or nested list `[N, ...]`, what `forde.data.load` returns, a Dataset, or an
+                iterable of batches (a DataLoader); of `(x, y)` pairs the x is used.
             precision: `"float32"` (whatever the members' dtype is), or `"bf16"`: copies of the members under autocast,
                 with BatchNorm folded into convolutions. Outputs are in float32.
 
@@ -120,26 +131,37 @@ class Ensemble(nn.Module):
 
     def _batches(self, x: Any, batch_size: int) -> Iterable[Tensor]:
         if isinstance(x, Images):
-            dtype = next((p.dtype for p in self.parameters()), torch.get_default_dtype())
-            to_inputs = normalise(x.description.mean, x.description.std, dtype)
+            to_inputs = normalise(x.description.mean, x.description.std, self.dtype)
             for start in range(0, len(x), batch_size):
                 part = torch.from_numpy(np.ascontiguousarray(x.images[start : start + batch_size]))
                 yield to_inputs(part.to(self.device, non_blocking=True))
             return
+        x = x.x if isinstance(x, Table) else x
         if not isinstance(x, Tensor) and (hasattr(x, "__array__") or _is_nested_numbers(x)):
             x = torch.from_numpy(np.require(x, requirements="W"))  # torch warns of arrays that it may not write to
         if isinstance(x, Tensor):
             x = x.split(batch_size) if len(x) else ()
+        elif isinstance(x, Dataset) and not isinstance(x, IterableDataset):
+            x = DataLoader(x, batch_size=batch_size)
         for batch in x:
-            yield self.as_input(torch.as_tensor(batch[0] if isinstance(batch, (tuple, list)) else batch))
+            inputs = batch[0] if isinstance(batch, (tuple, list)) and len(batch) else batch
+            if not isinstance(inputs, Tensor) and not hasattr(inputs, "__array__") and not _is_nested_numbers(inputs):
+                raise FordeError(
+                    f"a batch is a {type(batch).__name__} that holds a {type(inputs).__name__}, but a tensor or a pair "
+                    "(inputs, targets) was expected; wrap the data so that an item is x or (x, y)."
+                )
+            yield self.as_input(torch.as_tensor(inputs))
 
     def as_input(self, x: Tensor) -> Tensor:
-        """The batch on the members' device and in their precision; integers stay integers for networks that embed."""
-        parameter = next(self.parameters(), torch.empty(0))
-        tokens = not x.is_floating_point() and any(
-            isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in self.members[0].modules()
-        )
-        return x.to(parameter.device, None if tokens else parameter.dtype, non_blocking=True)
+        """The batch on the members' device, floating-point numbers in their precision; everything else as it is.
+
+        >>> ensemble = Ensemble(lambda: nn.Linear(4, 3).double(), n_members=2)
+        >>> [ensemble.as_input(torch.zeros(1, dtype=kind)).dtype for kind in (torch.half, torch.cfloat, torch.int16)]
+        [torch.float64, torch.complex128, torch.int16]
+        """
+        if x.is_floating_point():
+            return x.to(self.device, self.dtype, non_blocking=True)
+        return x.to(self.device, self.dtype.to_complex() if x.is_complex() else x.dtype, non_blocking=True)
 
     def save(self, folder: str | Path) -> Path:
         """Write `config.json` and `model.safetensors` into `folder`; neither can hold code."""
@@ -222,6 +244,13 @@ def _build(factory: Factory, seed: int, index: int) -> nn.Module:
             f"make_network() returned a {type(network).__name__}, but a torch.nn.Module was expected; "
             "return the network itself."
         )
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+        if is_lazy(tensor):
+            raise FordeError(
+                f"'{name}' of the network has no size before the first batch (a lazy layer), but members are built "
+                "complete; run one batch through the network inside make_network(), or use a layer of given size such "
+                "as nn.Linear."
+            )
     return network
 
 

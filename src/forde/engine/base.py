@@ -30,8 +30,10 @@ from forde.engine.capture import still_statistics
 from forde.engine.exchange import exchange
 from forde.engine.freed_memory import keep_freed_memory
 from forde.engine.guards import (
+    OutputWatch,
     differentiable,
     explaining_second_derivatives,
+    refuse_different_sizes,
     refuse_non_finite,
     refuse_once_differentiable,
 )
@@ -42,6 +44,7 @@ from forde.engine.records import Batch, Differentiable, Forward, Memory, Precisi
 from forde.engine.rewinding import Start, beginning, rewound
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
+from forde.forward import explaining_forward
 from forde.methods.base import Method
 from forde.rules import Forces
 from forde.spaces import View
@@ -86,6 +89,7 @@ class Engine(ABC):
         """By unit, what its forward pass changes besides tensors; found out where it would be made again."""
         self._writes_to_inputs: dict[int, bool] = {}
         """By unit; found out in its first forward pass."""
+        self._watch_output = OutputWatch()
 
     @abstractmethod
     def _run(
@@ -216,6 +220,8 @@ class Engine(ABC):
             xu, yu = (x[unit], y[unit]) if isinstance(x, list) else (x, y)
             assert isinstance(xu, Tensor) and isinstance(yu, Tensor)
             found.append(self._forward_unit(unit, xu, yu, repel=repel))
+        if repel:
+            refuse_different_sizes([each.z for each in found if each.z is not None], self.method.space)
         gradients = [each.loss_gradients for each in found if each.loss_gradients is not None]
         return Forward(
             torch.cat([each.losses for each in found]),
@@ -442,6 +448,8 @@ class Engine(ABC):
                 stack.enter_context(self._second_derivatives())
             if self.cheap_convolutions:
                 stack.enter_context(ShapesForCudnn())
+            if self.checks:
+                stack.enter_context(explaining_forward(x))
             view = self._run_untouched(unit, inputs, y, tensors, statistics)
         if self.checks:
             self._check_output(view, differentiate=differentiate)
@@ -468,6 +476,7 @@ class Engine(ABC):
     def _check_output(self, view: View, *, differentiate: bool) -> None:
         likelihood, output = self.ensemble.likelihood, view.output[0] if view.stacked else view.output
         likelihood.check_output(output, view.y)
+        self._watch_output(output, likelihood)
         if differentiate and self.method.space is not None and self.method.space.needs_scalar:
             reason = likelihood.without_scalar(output, view.y)
             if reason is not None:

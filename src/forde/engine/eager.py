@@ -16,6 +16,7 @@ from forde.engine.part_of_batch import Statistics
 from forde.engine.records import Memory, Precision
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
+from forde.forward import tensor_output
 from forde.methods.base import Method
 from forde.spaces import View
 
@@ -60,7 +61,7 @@ class EagerEngine(Engine):
     ) -> View:
         member, layer = self.ensemble.members[unit], self.layers[unit]
         with capture(member, layer) as kept, statistics or nullcontext():
-            output = member(x) if tensors is None else functional_call(member, tensors, (x,))
+            output = tensor_output(member(x) if tensors is None else functional_call(member, tensors, (x,)))
         features = last_kept(kept, layer)
         parameters = [p if tensors is None else tensors[n] for n, p in self.groups[unit].items()]
         return View(x, y, output, features, parameters, self.ensemble.likelihood)

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from forde.errors import FordeError, NonFiniteError
+from forde.likelihoods import Classification
+from forde.spaces import Outputs, Space
+
+log = logging.getLogger(__name__)
 
 NO_SECOND_DERIVATIVE = (
     "double backward",
     "once_differentiable",
     "derivative for",
     "not implemented for autograd",
+    "donated buffers",
 )
+ADVICE = {
+    "hardsigmoid": "use nn.Sigmoid in its place",
+    "torch.compile|donated": "pass the network without torch.compile, since forde compiles whole steps itself",
+    "attention": "use torch.nn.attention.sdpa_kernel(SDPBackend.MATH)",
+    "rnn": "use torch.backends.cudnn.flags(enabled=False)",
+    "": "use torch.nn.attention.sdpa_kernel(SDPBackend.MATH) for attention, "
+    "torch.backends.cudnn.flags(enabled=False) for recurrent layers",
+}
+"""By what torch's complaint says, the first that fits."""
 
 
 def refuse_non_finite(losses: Tensor, step: int) -> None:
@@ -41,12 +57,59 @@ def differentiable(x: Tensor) -> Tensor:
 
 
 def no_second_derivative(detail: str) -> FordeError:
-    """The error for a network that cannot be differentiated twice."""
+    """The error for a network that cannot be differentiated twice.
+
+    >>> str(no_second_derivative("derivative for aten::hardsigmoid_backward is not implemented")).partition("; ")[2]
+    "use nn.Sigmoid in its place, or another method such as 'deep-ensemble'."
+    """
+    advice = next(text for phrase, text in ADVICE.items() if re.search(phrase, detail, re.IGNORECASE))
+    short = detail.partition(".")[0] if "donated" in detail else detail.rstrip(".")
     return FordeError(
-        f"the network uses an operation without a second derivative ({detail.rstrip('.')}), which input-gradient "
-        "methods need; use torch.nn.attention.sdpa_kernel(SDPBackend.MATH) for attention, "
-        "torch.backends.cudnn.flags(enabled=False) for recurrent layers, or another method such as 'deep-ensemble'."
+        f"the network uses an operation without a second derivative ({short}), which input-gradient methods need; "
+        f"{advice}, or another method such as 'deep-ensemble'."
     )
+
+
+def refuse_different_sizes(representations: Sequence[Tensor], space: Space | None) -> None:
+    """Stop where members `[1, S, D]` cannot be compared because one has more numbers than another."""
+    for index, z in enumerate(representations):
+        if z.shape[1:] != representations[0].shape[1:]:
+            sizes = [math.prod(each.shape[1:]) for each in (representations[0], z)]
+            advice = "use members of one architecture, or a method such as 'function-rde' or 'forde-pca'"
+            if isinstance(space, Outputs):
+                advice = "give all members as many outputs"
+            raise FordeError(
+                f"members 0 and {index} are compared by {type(space).__name__} as {sizes[0]} and {sizes[1]} numbers, "
+                f"but as many of each were expected; {advice}."
+            )
+
+
+class OutputWatch:
+    """Looks at the outputs of the first step, once: later ones are of the same network."""
+
+    def __init__(self) -> None:
+        self.looked = False
+
+    def __call__(self, output: Tensor, likelihood: object) -> None:
+        """Warn where an output `[B, C]` that should be logits is probabilities."""
+        if self.looked:
+            return
+        self.looked = True
+        if isinstance(likelihood, Classification) and are_probabilities(output.detach()):
+            log.warning(
+                "The network's outputs are probabilities that sum to 1, but the loss takes logits and applies softmax "
+                "itself; remove the softmax at the end of the network."
+            )
+
+
+def are_probabilities(output: Tensor) -> bool:
+    """Whether the rows of `[B, C]` are ≥ 0 and sum to 1.
+
+    >>> are_probabilities(torch.tensor([[0.2, 0.8], [1.0, 0.0]])), are_probabilities(torch.zeros(2, 3))
+    (True, False)
+    """
+    values = output.double()
+    return bool((values >= 0).all() & ((values.sum(-1) - 1).abs() < 8 * torch.finfo(output.dtype).eps).all())
 
 
 def refuse_once_differentiable(z: Tensor) -> None:

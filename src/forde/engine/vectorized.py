@@ -25,6 +25,7 @@ from forde.engine.records import Batch, Forward, Memory, Precision
 from forde.engine.verifying import Position, plain_parts, rounded_parts
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, first_line
+from forde.forward import tensor_output
 from forde.methods.base import Method
 from forde.models import MLP
 from forde.spaces import View
@@ -172,7 +173,7 @@ class VectorizedEngine(Engine):
             own = None if statistics is None else statistics.within(known)
             stacked = nullcontext() if self._one_by_one else Stacked()
             with capture(network, self.layer) as kept, stacked, own or nullcontext():
-                output = functional_call(network, tensors, (inputs,))
+                output = tensor_output(functional_call(network, tensors, (inputs,)))
             features = last_kept(kept, self.layer)
             return [output] if features is None else [output, features], [] if own is None else own.statistics
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor, fx, nn
 
+from forde.forward import explaining_forward, stacked, tensor_output
 from forde.inference.folding import folded, has_hooks
 from forde.inference.fused import FusedConvolution, fused
 from forde.inference.replaying import Replaying, Streams
@@ -41,7 +42,7 @@ def running(members: Sequence[nn.Module], dtype: torch.dtype | None = None) -> I
             # Casts that are kept from one batch to the next would be dead memory to a CUDA graph.
             autocast = torch.autocast(device.type, dtype, cache_enabled=False) if dtype is not None else nullcontext()
             with torch.no_grad(), autocast:
-                rows = torch.stack(_side_by_side(networks, x, streams))
+                rows = stacked(_side_by_side(networks, x, streams))
             rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
             return _with_nan_of(x, rows) if hides_nan else rows
 
@@ -51,7 +52,12 @@ def running(members: Sequence[nn.Module], dtype: torch.dtype | None = None) -> I
             capture=not any(has_hooks(network) for network in networks),
             try_algorithms=dtype is not None and not _deterministic(),
         ) as run:
-            yield run if dtype is None else lambda x: run(_channels_last(x))
+
+            def explained(x: Tensor) -> Tensor:
+                with explaining_forward(x):
+                    return run(x if dtype is None else _channels_last(x))
+
+            yield explained
     finally:
         for member, training, inner in modes:
             member.train(training)  # networks may do more here than set a flag
@@ -113,14 +119,15 @@ def _side_by_side(networks: Sequence[nn.Module], x: Tensor, streams: Streams) ->
     """Each network's output, queued on the streams in turn, or one after another where there are none."""
     if not streams:
         untouched = Untouched(x)
-        return [network(untouched.copy()) for network in networks]
+        return [tensor_output(network(untouched.copy())) for network in networks]
     current = torch.cuda.current_stream(x.device)
     for stream in streams:
         stream.wait_stream(current)
     rows = []
     for index, network in enumerate(networks):
         with torch.cuda.stream(streams[index % len(streams)]):
-            rows.append(network(x.clone()))  # one that works in place must not write to what another stream reads
+            # One that works in place must not write to what another stream reads.
+            rows.append(tensor_output(network(x.clone())))
     for stream in streams:
         current.wait_stream(stream)
     return rows

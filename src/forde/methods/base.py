@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -68,6 +69,10 @@ class Method:
             raise FordeError(f"repulsion_every is {self.repulsion_every!r}, but a whole number ≥ 1 was expected.")
         if not isinstance(self.repulsion_fraction, int | float) or not 0 < self.repulsion_fraction <= 1:
             raise FordeError(f"repulsion_fraction is {self.repulsion_fraction!r}, but a number in (0, 1] was expected.")
+        if not callable(self.repulsion_weight):
+            _check_factor(self.repulsion_weight, "repulsion_weight")
+        if self.repulsion_scale is not None and self.repulsion_scale not in ("batch", "data"):
+            _check_factor(self.repulsion_scale, "repulsion_scale", "'batch', 'data' or ")
         if self.space is None:
             return
         assert self.kernel is not None and self.rule is not None
@@ -95,7 +100,11 @@ class Method:
 
     def weight(self, epoch: int) -> float:
         """Value of `repulsion_weight` at an epoch."""
-        return float(self.repulsion_weight(epoch) if callable(self.repulsion_weight) else self.repulsion_weight)
+        if not callable(self.repulsion_weight):
+            return float(self.repulsion_weight)
+        weight = self.repulsion_weight(epoch)
+        _check_factor(weight, f"repulsion_weight({epoch})")
+        return float(weight)
 
     def repels(self, *, step: int, epoch: int) -> bool:
         """Whether members interact in this step at all."""
@@ -129,3 +138,13 @@ class Method:
             return None
         share = float(pca.explained_variance_ratio.sum())
         return f"{pca.directions.shape[1]} of {pca.directions.shape[0]} directions hold {share:.1%} of the variance"
+
+
+def _check_factor(value: object, name: str, others: str = "") -> None:
+    """Refuse a factor of the repulsion that would attract, or that is no number."""
+    try:
+        fits = not isinstance(value, (str, bool)) and 0 <= float(value) < math.inf  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        fits = False
+    if not fits:
+        raise FordeError(f"{name} is {value!r}, but {others}0 (no repulsion) or a positive number was expected.")

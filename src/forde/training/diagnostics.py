@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from forde.ensemble import Ensemble
+from forde.forward import explaining_forward, stacked, tensor_output
 from forde.prediction import ClassificationPrediction
 from forde.vectors import unit
 
@@ -26,7 +27,8 @@ def probe(ensemble: Ensemble, x: Tensor, y: Tensor) -> dict[str, float]:
         inputs = x.detach().requires_grad_(x.is_floating_point())
         for member in ensemble.members:
             with torch.enable_grad():
-                output = member(inputs.clone())  # some networks work in place
+                with explaining_forward(inputs):
+                    output = tensor_output(member(inputs.clone()))  # some networks work in place
                 there = inputs.requires_grad and output.requires_grad
                 if there and ensemble.likelihood.without_scalar(output, y) is None:
                     scalar = ensemble.likelihood.scalar(output, y).sum()
@@ -36,7 +38,7 @@ def probe(ensemble: Ensemble, x: Tensor, y: Tensor) -> dict[str, float]:
         for module, mode in zip(ensemble.modules(), modes, strict=True):
             module.training = mode
     return {
-        "disagreement": _disagreement(ensemble, torch.stack(outputs)),
+        "disagreement": _disagreement(ensemble, stacked(outputs)),
         "gradient_cosine": pairwise_cosine(torch.stack(gradients).flatten(2)) if gradients else float("nan"),
     }
 

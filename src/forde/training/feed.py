@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
@@ -108,10 +108,35 @@ class LoaderFeed(Feed):
         for batch in self.loader:
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
                 raise FordeError(
-                    f"the loader yields a {type(batch).__name__}, but pairs (inputs, targets) were expected; "
+                    f"the loader yields {_in_words(batch)}, but pairs (inputs, targets) were expected; "
                     "wrap the dataset so that an item is (x, y)."
                 )
-            yield batch[0], batch[1]
+            yield _part(batch[0], "inputs"), _part(batch[1], "targets")
+
+
+def _part(values: Any, what: str) -> Tensor:
+    if isinstance(values, np.ndarray):
+        return as_tensor(values, what)
+    if not isinstance(values, Tensor):
+        raise FordeError(
+            f"the {what} of a batch are {_in_words(values)}, but one tensor was expected; wrap the dataset so that an "
+            "item is (x, y), and let the network take x apart."
+        )
+    return values
+
+
+def _in_words(values: Any) -> str:
+    """What was given, for a message.
+
+    >>> _in_words([1, 2, 3]), _in_words({"x": 1, "y": 2})
+    ('a list of 3', "a dict of 'x', 'y'")
+    """
+    inside = ""
+    if isinstance(values, Mapping):
+        inside = f" of {', '.join(map(repr, list(values)[:5]))}"
+    elif isinstance(values, (tuple, list)):
+        inside = f" of {len(values)}"
+    return f"a {type(values).__name__}{inside}"
 
 
 def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool) -> Feed:
@@ -121,6 +146,10 @@ def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool
         raise FordeError(f"batch_size is {batch_size}, but a whole number of at least 1 was expected.")
     if isinstance(data, DataLoader):
         return LoaderFeed(data, likelihood)
+    if isinstance(data, IterableDataset):
+        raise FordeError(
+            "an IterableDataset has an order of its own, which fit cannot shuffle; pass a DataLoader of it instead."
+        )
     if isinstance(data, Dataset):
         if isinstance(data, Sized) and len(data) == 0:
             raise FordeError("the training data is empty; pass at least one sample.")
@@ -129,9 +158,7 @@ def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool
         loader = DataLoader(data, batch_size=batch_size, shuffle=True, drop_last=drop, generator=generator)
         return LoaderFeed(loader, likelihood)
     if not isinstance(data, (tuple, list)) or len(data) != 2:
-        raise FordeError(
-            f"the data is a {type(data).__name__}, but a pair (x, y), a Dataset or a DataLoader was expected."
-        )
+        raise FordeError(f"the data is {_in_words(data)}, but a pair (x, y), a Dataset or a DataLoader was expected.")
     x, y = as_tensor(data[0], "inputs"), as_tensor(data[1], "targets")
     check_data(x, y, likelihood)
     y = _as_targets(y, likelihood).to(ensemble.device)
@@ -166,7 +193,7 @@ def as_tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach()
     array = np.asarray(values)
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biufc":
         raise FordeError(
             f"the {what} have type {array.dtype}, but numbers were expected; encode categories and strings first."
         )
@@ -188,6 +215,6 @@ def check_data(x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
 
 
 def _check_batch(x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
-    if x.is_floating_point() and not bool(x.isfinite().all()):
+    if (x.is_floating_point() or x.is_complex()) and not bool(x.isfinite().all()):
         raise FordeError("the inputs hold NaN or infinite values; remove or impute those rows.")
     likelihood.check_targets(y)

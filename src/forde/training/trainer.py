@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LRScheduler
 
 from forde.data.description import Images, Table
 from forde.engine import Engine, make_engine
@@ -25,7 +24,7 @@ from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, unknown_name
 from forde.methods import Method
 from forde.methods import method as named_method
-from forde.priors import EmpCov, TrainingData
+from forde.priors import TrainingData
 from forde.progress import progress_bar
 from forde.training.configuration import decisive_settings, environment, refuse_different_processes
 from forde.training.feed import Feed, make_feed
@@ -33,19 +32,16 @@ from forde.training.history import History, Record
 from forde.training.image_feed import Augmentation, ImageFeed
 from forde.training.loop import Loop
 from forde.training.numerics import NonFinite
+from forde.training.optimiser import make_optimiser, refuse_nothing_to_train
 from forde.training.plain import described
 from forde.training.random_numbers import share_random_states
 from forde.training.run_folder import RunFolder, Schedule
 from forde.training.run_log import silent
-from forde.training.schedule import paper_factor
 from forde.training.signals import StopRequest, stop_requests
 from forde.training.writers import Writer
 from forde.turns import paused, turn
 
 log = logging.getLogger(__name__)
-
-NESTEROV_LIMIT = 1.36
-"""Largest lr × curvature for which SGD with Nesterov momentum 0.9 converges on a quadratic."""
 
 
 def fit(
@@ -136,6 +132,7 @@ def fit(
     method = named_method(method) if isinstance(method, str) else method
     _check_options(epochs, precision, non_finite, run=run, resume=resume, about=about)
     _check_method(method, independent_data=independent_data)
+    refuse_nothing_to_train(ensemble)
     with turn("fit"), ExitStack() as stack:
         for writer in writers:
             stack.enter_context(closing(writer))
@@ -164,7 +161,9 @@ def fit(
             else make_sharded_engine(name, ensemble, fitted, group, precision, memory)
         )
         try:
-            tuner, schedule = _optimiser(runner, fitted, epochs=epochs, lr=lr, optimizer=optimizer, scheduler=scheduler)
+            tuner, schedule = make_optimiser(
+                runner, fitted, epochs=epochs, lr=lr, optimizer=optimizer, scheduler=scheduler
+            )
             loop = Loop(
                 runner, tuner, schedule, feed, seed=seed, independent_data=independent_data,
                 diagnostics_every=diagnostics_every, non_finite=non_finite,
@@ -293,7 +292,6 @@ def _feed(
 ) -> Feed:
     if isinstance(data, Images):
         ensemble.likelihood.check_targets(torch.as_tensor(data.labels))
-        dtype = next((p.dtype for p in ensemble.parameters()), torch.get_default_dtype())
         return ImageFeed(
             data.images,
             data.labels,
@@ -301,7 +299,7 @@ def _feed(
             std=data.description.std,
             batch_size=batch_size,
             device=ensemble.device,
-            dtype=dtype,
+            dtype=ensemble.dtype,
             augmentation=augmentation,
             drop_last=drop_last,
         )
@@ -334,31 +332,10 @@ def _look_at_inputs(method: Method, ensemble: Ensemble, x: Tensor) -> None:
             "The inputs have one feature, so every input gradient points up or down and members do not repel; "
             "add a feature, for example (x, x²)."
         )
-
-
-def _optimiser(
-    runner: Engine,
-    method: Method,
-    *,
-    epochs: int,
-    lr: float,
-    optimizer: Callable[[Iterable[Tensor]], Optimizer] | None,
-    scheduler: Callable[[Optimizer], LRScheduler] | None,
-) -> tuple[Optimizer, LRScheduler | None]:
-    if optimizer is None:
-        tuner: Optimizer = torch.optim.SGD(runner.parameters(), lr=lr, momentum=0.9, nesterov=True)
-        for prior in method.priors:
-            if isinstance(prior, EmpCov) and lr * prior.max_curvature >= NESTEROV_LIMIT:
-                raise FordeError(
-                    f"the EmpCov prior's curvature {prior.max_curvature:.3g} times lr={lr} is above {NESTEROV_LIMIT}, "
-                    "so SGD would diverge; lower lr or weight_decay, or raise EmpCov(epsilon=...)."
-                )
-        factory = scheduler or (lambda o: LambdaLR(o, lambda epoch: paper_factor(epoch, epochs)))
-        return tuner, factory(tuner)
-    tuner = optimizer(runner.parameters())
-    if any(group.get("weight_decay") for group in tuner.param_groups) and any(p.on_weights for p in method.priors):
-        warnings.warn(
-            "Both the optimiser and the method's prior decay the weights; pass weight_decay=0 to one of them.",
-            stacklevel=3,
+    embeds = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in ensemble.members[0].modules())
+    if x.dtype == torch.uint8 and not embeds and int(x.max()) > 1:
+        log.warning(
+            "The inputs are bytes up to %d and reach the network as they are; if it does not scale them itself, pass "
+            "x.float() / 255 or forde.data.Images.",
+            int(x.max()),
         )
-    return tuner, scheduler(tuner) if scheduler is not None else None

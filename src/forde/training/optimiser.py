@@ -1,0 +1,106 @@
+"""The optimiser: built from the parameters that an engine trains, and checked before the first step."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from forde.engine import Engine
+from forde.ensemble import Ensemble
+from forde.errors import FordeError
+from forde.methods import Method
+from forde.priors import EmpCov
+from forde.training.schedule import paper_factor
+
+NESTEROV_LIMIT = 1.36
+"""Largest lr × curvature for which SGD with Nesterov momentum 0.9 converges on a quadratic."""
+SCHEDULER_EXAMPLE = "lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)"
+EXAMPLE = "lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
+
+
+def make_optimiser(
+    runner: Engine,
+    method: Method,
+    *,
+    epochs: int,
+    lr: float,
+    optimizer: Callable[[Iterable[Tensor]], Optimizer] | None,
+    scheduler: Callable[[Optimizer], LRScheduler] | None,
+) -> tuple[Optimizer, LRScheduler | None]:
+    """The optimiser of what an engine trains, and its scheduler; the paper's where nothing else was asked for."""
+    if scheduler is not None:
+        refuse_finished("scheduler", scheduler, SCHEDULER_EXAMPLE)
+    if optimizer is None:
+        tuner: Optimizer = torch.optim.SGD(runner.parameters(), lr=lr, momentum=0.9, nesterov=True)
+        for prior in method.priors:
+            if isinstance(prior, EmpCov) and lr * prior.max_curvature >= NESTEROV_LIMIT:
+                raise FordeError(
+                    f"the EmpCov prior's curvature {prior.max_curvature:.3g} times lr={lr} is above {NESTEROV_LIMIT}, "
+                    "so SGD would diverge; lower lr or weight_decay, or raise EmpCov(epsilon=...)."
+                )
+        factory = scheduler or (lambda o: LambdaLR(o, lambda epoch: paper_factor(epoch, epochs)))
+        return tuner, factory(tuner)
+    tuner = build_optimiser(optimizer, runner.parameters())
+    if any(group.get("weight_decay") for group in tuner.param_groups) and any(p.on_weights for p in method.priors):
+        warnings.warn(
+            "Both the optimiser and the method's prior decay the weights; pass weight_decay=0 to one of them.",
+            stacklevel=3,
+        )
+    return tuner, scheduler(tuner) if scheduler is not None else None
+
+
+def build_optimiser(factory: Callable[[Iterable[Tensor]], Optimizer], parameters: Sequence[Tensor]) -> Optimizer:
+    """What `factory(parameters)` returns, if it can train them.
+
+    >>> type(build_optimiser(lambda p: torch.optim.SGD(p, lr=0.1), [torch.zeros(1)])).__name__
+    'SGD'
+    """
+    refuse_finished("optimizer", factory, EXAMPLE)
+    optimiser = factory(parameters)
+    name = type(optimiser).__name__
+    if not isinstance(optimiser, Optimizer):
+        raise FordeError(
+            f"optimizer(parameters) returned a {name}, but a torch.optim.Optimizer was expected; pass {EXAMPLE}."
+        )
+    step = inspect.signature(optimiser.step).parameters.values()
+    if any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in step):
+        raise FordeError(
+            f"{name} evaluates the loss several times in a step, but repulsion gives it one gradient; use an "
+            "optimiser whose step() needs no closure, such as torch.optim.Adam."
+        )
+    held = {id(tensor) for group in optimiser.param_groups for tensor in group["params"]}
+    if not any(id(parameter) in held for parameter in parameters):
+        raise FordeError(
+            f"the {name} that optimizer(parameters) returned holds none of these parameters, so it would train "
+            f"nothing; build it from its argument, as {EXAMPLE} does."
+        )
+    return optimiser
+
+
+def refuse_finished(option: str, given: Any, example: str) -> None:
+    """Stop where a name or a finished object was given in place of a function that builds one."""
+    if not callable(given):
+        what = repr(given) if isinstance(given, str) else f"of type {type(given).__name__}"
+        raise FordeError(
+            f"{option} is {what}, but a function that builds one was expected, because engines may hold the members' "
+            f"parameters stacked; pass {example}."
+        )
+
+
+def refuse_nothing_to_train(ensemble: Ensemble) -> None:
+    """Stop where a member has no parameter that a step could change."""
+    for index, member in enumerate(ensemble.members):
+        parameters = list(member.parameters())
+        if not any(parameter.requires_grad for parameter in parameters):
+            why = f"all {len(parameters)} of its tensors are frozen" if parameters else "it has no parameters at all"
+            raise FordeError(
+                f"member {index} has nothing to train, for {why}; set requires_grad=True on those that are to be "
+                "trained."
+            )
