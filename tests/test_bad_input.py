@@ -369,7 +369,7 @@ class Answer:
 
 
 OUTPUTS = {
-    "tuple": (lambda logits: (logits, logits), "a tuple of 2, .* its first part"),
+    "tuple": (lambda logits: (logits, logits), "a tuple of 2, .* the one that holds the outputs"),
     "dict": (lambda logits: {"hidden": logits, "logits": logits}, "a dict, .* 'logits'"),
     "dict of one": (lambda logits: {"scores": logits}, "a dict, .* 'scores'"),
     "object": (Answer, "an object of type Answer, .* 'logits'"),

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import forde
 from forde import turns
+from forde.data.toys import regression_1d
 from forde.models import MLP
 
 T = TypeVar("T")
@@ -249,10 +250,12 @@ def test_forked_processes_wait_for_no_thread_of_their_parent() -> None:
     assert torch.equal(first[1], weights(1)[0])
 
 
-def test_perceptrons_stay_reproducible() -> None:
-    """Models of the package draw their weights in place, from the same generator."""
+def test_what_the_package_builds_itself_is_reproducible() -> None:
+    """Its models draw their weights in place, and a toy data set is made by such a network."""
     make: list[Callable[[], Tensor]] = [
-        lambda seed=seed: forde.Ensemble(lambda: MLP(4, [64, 64], 3), 4, seed=seed)(X).detach() for seed in range(4)
+        lambda seed=seed: forde.Ensemble(lambda: MLP(4, [64, 64], 3), 4, seed=seed)(X).detach() for seed in range(3)
     ]
+    make += [lambda seed=seed: regression_1d(seed).y for seed in range(3)]
     alone = [job() for job in make]
-    assert all(map(torch.equal, together(make), alone))
+    for _ in range(3):
+        assert all(map(torch.equal, together(make), alone))

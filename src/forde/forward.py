@@ -14,7 +14,16 @@ from forde.errors import FordeError
 
 CALL_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
 """What torch raises where an input does not fit a layer."""
-OTHERS_EXPLAIN = ("tried to allocate", "out of memory", "CUDA error", "double backward", "vmap:", "derivative for")
+OTHERS_EXPLAIN = (
+    "tried to allocate",
+    "out of memory",
+    "CUDA error",
+    "CUBLAS",
+    "cuDNN",
+    "double backward",
+    "vmap:",
+    "derivative for",
+)
 """Errors of the same types that are not about the input."""
 CHANNELS = (1, 3, 4)
 LONGEST_QUOTE = 160
@@ -25,8 +34,8 @@ def tensor_output(output: Any) -> Tensor:
 
     >>> tensor_output((torch.zeros(1), None))
     Traceback (most recent call last):
-    forde.errors.FordeError: the network returned a tuple of 2, but one tensor was expected; return its first part
-    alone.
+    forde.errors.FordeError: the network returned a tuple of 2, but one tensor was expected; return the one that
+    holds the outputs.
     """
     if isinstance(output, Tensor):
         return output
@@ -36,11 +45,11 @@ def tensor_output(output: Any) -> Tensor:
     elif isinstance(output, Mapping) or hasattr(output, "logits"):
         names = [str(name) for name, value in _items(output) if isinstance(value, Tensor)]
         best = "logits" if "logits" in names or hasattr(output, "logits") else next(iter(names), None)
-        what = "a dict" if isinstance(output, dict) else what
+        what = "a dict" if type(output) is dict else what
         if best is not None:
             advice = f"return its '{best}' alone"
     elif isinstance(output, (tuple, list)):
-        what, advice = f"a {type(output).__name__} of {len(output)}", "return its first part alone"
+        what, advice = f"a {type(output).__name__} of {len(output)}", "return the one that holds the outputs"
     raise FordeError(f"the network returned {what}, but one tensor was expected; {advice}.")
 
 

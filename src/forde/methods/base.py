@@ -143,7 +143,7 @@ class Method:
 def _check_factor(value: object, name: str, others: str = "") -> None:
     """Refuse a factor of the repulsion that would attract, or that is no number."""
     try:
-        fits = not isinstance(value, (str, bool)) and 0 <= float(value) < math.inf  # type: ignore[arg-type]
+        fits = not isinstance(value, str) and 0 <= float(value) < math.inf  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):
         fits = False
     if not fits:

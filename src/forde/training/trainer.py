@@ -89,6 +89,7 @@ def fit(
         scheduler: builds a scheduler, stepped once per epoch; by default the paper's (constant to half of the epochs,
             linear to 1 % at 90 %) for the default optimiser and none for another.
         seed: fixes the order of the data and any dropout; the members' initialisation has the ensemble's own seed.
+            Threads that train at the same time take turns, step by step, so that each draws its own numbers.
         precision: `"float32"` (whatever the members' dtype is), or `"bf16"` autocast.
         engine: how steps are run: `"eager"` (a loop over members), `"vectorized"` (members stacked), `"compiled"`
             (traced and compiled once; on a GPU the whole step in one CUDA graph) or `"auto"`, which chooses and says
