@@ -611,3 +611,17 @@ def test_bytes_that_reach_the_network_are_reported(caplog: pytest.LogCaptureFixt
 
     fit(levels, y(), network=lambda: Embedding(128, 3), method="function-rde", engine="eager")
     assert "bytes" not in caplog.text
+
+
+def test_an_error_that_is_not_about_the_inputs_stays_the_users() -> None:
+    class Failing(MLP):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            if self.calls > 3:
+                raise RuntimeError("the licence has run out")
+            return super().forward(x)
+
+    with pytest.raises(RuntimeError, match=r"^the licence has run out$"):
+        fit(x(), y(), network=lambda: Failing(4, [8], 3), engine="eager")
