@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from sharded_cases import BATCH, STEPS, crash, data, ensemble, fit, resume, spoil_loss, spoiled, state_of, train
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import forde
@@ -33,6 +35,10 @@ class WrongAxis(Outputs):
     """One vector for the whole batch, but it says that samples are compared one by one."""
 
     sample_axis = 1  # type: ignore[assignment]
+
+
+def wide(width: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(50, width), nn.Tanh(), nn.Linear(width, 3))
 
 
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
@@ -74,6 +80,18 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
             ensemble(), forde.Method(space=WrongAxis()), data(), epochs=1, batch_size=8, progress=False, mesh=(2, 2)
         ),
         "WrongAxis has sample_axis = 1, but its z [2, 1, 12] does not hold 4 samples there",
+    ),
+    "sizes": (
+        lambda: forde.fit(
+            forde.Ensemble([partial(wide, width) for width in (4, 4, 5, 5)]),
+            "weight-rde",
+            data(torch.float32),
+            epochs=1,
+            batch_size=8,
+            progress=False,
+            mesh=(2, 2),
+        ),
+        "members 0 and 2 are compared by Weights as 219 and 273 numbers",
     ),
     "loss": (lambda: spoiled("loss", mesh=(2, 2), non_finite="stop"), "the loss of member 3 is nan at step 2"),
 }

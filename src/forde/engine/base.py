@@ -222,7 +222,7 @@ class Engine(ABC):
             assert isinstance(xu, Tensor) and isinstance(yu, Tensor)
             found.append(self._forward_unit(unit, xu, yu, repel=repel))
         if repel:
-            refuse_different_sizes([each.z for each in found if each.z is not None], self.method.space)
+            refuse_different_sizes([each.z[0].numel() for each in found if each.z is not None], self.method.space)
         gradients = [each.loss_gradients for each in found if each.loss_gradients is not None]
         return Forward(
             torch.cat([each.losses for each in found]),

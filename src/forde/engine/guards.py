@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -70,16 +69,18 @@ def no_second_derivative(detail: str) -> FordeError:
     )
 
 
-def refuse_different_sizes(representations: Sequence[Tensor], space: Space | None) -> None:
-    """Stop where members `[1, S, D]` cannot be compared because one has more numbers than another."""
-    for index, z in enumerate(representations):
-        if z.shape[1:] != representations[0].shape[1:]:
-            sizes = [math.prod(each.shape[1:]) for each in (representations[0], z)]
+def refuse_different_sizes(sizes: Sequence[int], space: Space | None) -> None:
+    """Stop where members cannot be compared because one is represented by more numbers than another.
+
+    >>> refuse_different_sizes([8, 8], None)
+    """
+    for index, size in enumerate(sizes):
+        if size != sizes[0]:
             advice = "use members of one architecture, or a method such as 'function-rde' or 'forde-pca'"
             if isinstance(space, Outputs):
                 advice = "give all members as many outputs"
             raise FordeError(
-                f"members 0 and {index} are compared by {type(space).__name__} as {sizes[0]} and {sizes[1]} numbers, "
+                f"members 0 and {index} are compared by {type(space).__name__} as {sizes[0]} and {size} numbers, "
                 f"but as many of each were expected; {advice}."
             )
 

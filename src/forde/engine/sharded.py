@@ -22,6 +22,7 @@ from forde.engine.choose import EngineName
 from forde.engine.eager import EagerEngine, refuse_different_parameters
 from forde.engine.flat import pack, unpack
 from forde.engine.global_batchnorm import GlobalBatchNorm, normalise
+from forde.engine.guards import refuse_different_sizes
 from forde.engine.mesh import Mesh
 from forde.engine.part_of_batch import Recording, Statistics
 from forde.engine.records import Batch, Forward, Memory, Precision, StepReport
@@ -105,16 +106,23 @@ class ShardedEngine(EagerEngine):
     def forward(self, x: Batch, y: Batch, *, repel: bool) -> Forward:
         """Phase 1 of this process, then all that the others found: losses `[M]` and z of all members and samples."""
         found = super().forward(x, y, repel=repel)
-        return Forward(self._losses(found.losses), self._all(found.z), self._all(found.loss_gradients))
+        size = 0 if found.z is None else found.z[0].numel()
+        return Forward(self._losses(found.losses, size), self._all(found.z), self._all(found.loss_gradients))
 
-    def _losses(self, losses: Tensor) -> Tensor:
-        """Parts `[m]` of the mean loss → the mean loss of all members `[M]`; the batch must be the same everywhere."""
+    def _losses(self, losses: Tensor, size: int) -> Tensor:
+        """Parts `[m]` of the mean loss → the mean loss of all members `[M]`.
+
+        The batch must be the same everywhere, and so must `size`, the numbers by which a member is compared.
+        """
         assert self._batch is not None
         firsts = [batch if isinstance(batch, Tensor) else batch[0] for batch in self._batch]
-        marks = torch.stack([first.double().abs().mean() for first in firsts]).to(losses)
+        means = [(first if first.is_complex() else first.double()).abs().mean() for first in firsts]
+        marks = torch.stack([*means, torch.as_tensor(float(size), device=losses.device)]).to(losses)
         rows = self.mesh.everyone.gathered(torch.cat([losses, marks]))
         marks = rows[:, -len(marks) :]
         if not torch.allclose(marks, marks[:1], rtol=SAME_BATCH, atol=0):
+            sizes = marks[:, -1].unflatten(0, self.mesh.shape)[:, 0].repeat_interleave(len(losses))  # [M]
+            refuse_different_sizes([int(each) for each in sizes], self.method.space)
             raise FordeError(
                 "the processes drew different batches; give all of them the same data in the same order (a dataset "
                 "with random numbers of its own must be seeded alike)."
