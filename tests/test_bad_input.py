@@ -420,7 +420,11 @@ CALLS = {
         x().view(32, 1, 1, 4),
         r", 1, 1, 4\].*size that",
     ),
-    "two arguments": (lambda: nn.Bilinear(4, 4, 3), x(), r"missing 1 required positional argument.*correct it"),
+    "two arguments": (
+        lambda: nn.Bilinear(4, 4, 3),
+        x(),
+        r"missing 1 required positional argument.*the inputs and nothing else",
+    ),
     "bytes": (lambda: MLP(4, [8], 3), (x() > 0).byte(), r"type uint8 .*convert the inputs to floats, divided by 255"),
     "truth values": (lambda: MLP(4, [8], 3), x() > 0, r"type bool .*convert the inputs to floats"),
     "floats for tokens": (lambda: nn.EmbeddingBag(5, 3), x().abs(), r"give an embedding its tokens as whole numbers"),
@@ -613,15 +617,18 @@ def test_bytes_that_reach_the_network_are_reported(caplog: pytest.LogCaptureFixt
     assert "bytes" not in caplog.text
 
 
-def test_an_error_that_is_not_about_the_inputs_stays_the_users() -> None:
+@pytest.mark.parametrize(("calls", "message"), [(0, "the licence has run out"), (3, "the size of the licence")])
+def test_an_error_that_is_not_about_the_inputs_stays_the_users(calls: int, message: str) -> None:
+    """Neither one that speaks of something else, nor one of a network that has taken such a batch before."""
+
     class Failing(MLP):
-        calls = 0
+        left = calls
 
         def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            if self.calls > 3:
-                raise RuntimeError("the licence has run out")
+            if not self.left:
+                raise RuntimeError(message)
+            self.left -= 1
             return super().forward(x)
 
-    with pytest.raises(RuntimeError, match=r"^the licence has run out$"):
+    with pytest.raises(RuntimeError, match=f"^{message}$"):
         fit(x(), y(), network=lambda: Failing(4, [8], 3), engine="eager")

@@ -74,7 +74,7 @@ def stacked(outputs: Sequence[Tensor]) -> Tensor:
 
 @contextmanager
 def explaining_forward(x: Tensor) -> Iterator[None]:
-    """Turns what a network raises for a batch `[B, ...]` into a sentence with the batch's shape.
+    """Turns what a network raises because a batch `[B, ...]` does not fit it into a sentence with the batch's shape.
 
     >>> with explaining_forward(torch.zeros(8, 4)):
     ...     torch.nn.Linear(5, 3)(torch.zeros(8, 4))
@@ -85,13 +85,12 @@ def explaining_forward(x: Tensor) -> Iterator[None]:
     try:
         yield
     except CALL_ERRORS as error:
-        text = str(error)
-        if isinstance(error, FordeError) or any(phrase in text for phrase in OTHERS_EXPLAIN) or _of_a_process(error):
+        advice = None if isinstance(error, FordeError) or _of_a_process(error) else _advice(x, str(error))
+        if advice is None:
             raise
         kind = str(x.dtype).removeprefix("torch.")
         raise FordeError(
-            f"the network failed on a batch of shape {list(x.shape)} and type {kind} ({_quote(error)}); "
-            f"{_advice(x, text)}."
+            f"the network failed on a batch of shape {list(x.shape)} and type {kind} ({_quote(error)}); {advice}."
         ) from error
 
 
@@ -101,26 +100,29 @@ def _of_a_process(error: Exception) -> bool:
 
 
 def _quote(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    first = lines[0].strip().rstrip(".")
+    first = str(error).strip().partition("\n")[0].strip().rstrip(".")
     return first if len(first) <= LONGEST_QUOTE else f"{first[:LONGEST_QUOTE]}..."
 
 
-def _advice(x: Tensor, text: str) -> str:
+def _advice(x: Tensor, text: str) -> str | None:
+    """What to do about an error of this text; None where it is not about the inputs."""
+    if any(phrase in text for phrase in OTHERS_EXPLAIN):
+        return None
     if "'indices'" in text:
         return "give an embedding its tokens as whole numbers, x.long()"
     if "index out of range" in text or "not in the valid range" in text:
         return "give an embedding more rows, or number the tokens from 0"
+    if "positional argument" in text:
+        return "let its forward take the inputs and nothing else"
+    if "Expected more than 1 value per channel" in text:
+        return "BatchNorm needs batches of at least 2, so use drop_last=True or another batch_size"
     about_types = re.search(r"\btypes?\b|dtype|not implemented for", text) is not None
     if about_types and not (x.is_floating_point() or x.is_complex()):
         scaled = ", divided by 255 where they are bytes of images" if x.dtype == torch.uint8 else ""
         return f"convert the inputs to floats{scaled}, for only floats are given the network's own type"
-    if x.dim() == 4 and x.shape[-1] in CHANNELS and x.shape[1] not in CHANNELS:
+    about_sizes = re.search(r"shape|size|dimension|channels|expected input|\dD\b", text, re.IGNORECASE) is not None
+    if about_sizes and x.dim() == 4 and x.shape[-1] in CHANNELS and x.shape[1] not in CHANNELS:
         return "give images as [B, C, H, W], here with x.permute(0, 3, 1, 2)"
-    if "Expected more than 1 value per channel" in text:
-        return "BatchNorm needs batches of at least 2, so use drop_last=True or another batch_size"
-    return "give it inputs of the size that it was built for" if _is_about_sizes(text) else "correct it or the inputs"
-
-
-def _is_about_sizes(text: str) -> bool:
-    return re.search(r"shape|size|dimension|channels|expected input|\dD\b", text, re.IGNORECASE) is not None
+    if about_sizes:
+        return "give it inputs of the size that it was built for"
+    return "make its parameters of one type, or convert inside of it" if about_types else None
