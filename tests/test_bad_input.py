@@ -262,7 +262,7 @@ def test_hardsigmoid_gets_advice_of_its_own(engine: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
-@pytest.mark.parametrize("engine", ["eager", "vectorized", "compiled"])
+@pytest.mark.parametrize("engine", ["eager", "compiled", "auto"])
 def test_compiled_members_get_advice_of_their_own(engine: str) -> None:
     torch._dynamo.reset()
     with pytest.raises(forde.FordeError, match=r"pass the network without torch\.compile") as error:

@@ -48,7 +48,7 @@ def unknown_name(kind: str, given: object, known: Iterable[str]) -> FordeError:
     return FordeError(f"unknown {kind} '{asked}'{hint} Known: {', '.join(names[:MOST_NAMES]) or 'none'}{more}.")
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What an error says first, for a sentence of one's own.
 
     >>> first_line(ValueError("wrong size"))

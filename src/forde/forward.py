@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from forde.errors import FordeError
+from forde.errors import FordeError, first_line
 
 CALL_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
 """What torch raises where an input does not fit a layer."""
@@ -26,7 +26,6 @@ OTHERS_EXPLAIN = (
 )
 """Errors of the same types that are not about the input."""
 CHANNELS = (1, 3, 4)
-LONGEST_QUOTE = 160
 
 
 def tensor_output(output: Any) -> Tensor:
@@ -90,18 +89,14 @@ def explaining_forward(x: Tensor) -> Iterator[None]:
             raise
         kind = str(x.dtype).removeprefix("torch.")
         raise FordeError(
-            f"the network failed on a batch of shape {list(x.shape)} and type {kind} ({_quote(error)}); {advice}."
+            f"the network failed on a batch of shape {list(x.shape)} and type {kind} "
+            f"({first_line(error).rstrip('.')}); {advice}."
         ) from error
 
 
 def _of_a_process(error: Exception) -> bool:
     """Whether other processes are to blame."""
     return isinstance(error, getattr(torch.distributed, "DistError", ()))
-
-
-def _quote(error: Exception) -> str:
-    first = str(error).strip().partition("\n")[0].strip().rstrip(".")
-    return first if len(first) <= LONGEST_QUOTE else f"{first[:LONGEST_QUOTE]}..."
 
 
 def _advice(x: Tensor, text: str) -> str | None:

@@ -110,15 +110,16 @@ class VectorizedEngine(Engine):
         start = Position(self, x.device)
         plain = EagerEngine(self.ensemble, self.method, self.precision)
         plain._meet(x)
+        plain._watch_output = self._watch_output  # what one has reported the other need not
         try:
             try:
                 found = plain_parts(self, 0, x, y, repel=repel, metric=None)
-            except FordeError:
-                raise
             except Exception as error:
+                if isinstance(error, FordeError) and error.__cause__ is None:
+                    raise
                 with self._explaining():
                     plain_parts(plain, 0, x, y, repel=repel, metric=None)  # raises where it is the network's fault
-                return f"stacked it fails ({first_line(error)})"
+                return f"stacked it fails ({first_line(error.__cause__ or error)})"
             change = self._watch.change()
             reason = start.side_effects()
             if change is not None or reason is not None:
