@@ -445,7 +445,7 @@ def test_inputs_that_do_not_fit_the_network(case: str) -> None:
 
 @pytest.mark.parametrize("engine", ["vectorized", "compiled", "auto"])
 def test_inputs_of_the_wrong_size_under_every_engine(engine: str) -> None:
-    for method in ("deep-ensemble", "forde-identity"):
+    for method in ("deep-ensemble", "forde-identity", "feature-rde"):
         with pytest.raises(forde.FordeError, match=r"failed on a batch of shape \[8, 4\]") as error:
             fit(x(), y(), network=lambda: MLP(5, [8], 3), method=method, engine=engine)
         check_sentence(error)

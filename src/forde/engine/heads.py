@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from forde.engine.rewinding import random_state, set_random_state
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
+from forde.forward import explaining_forward
 from forde.spaces import FeatureLayer
 
 
@@ -34,7 +35,7 @@ def last_linear(network: nn.Module, x: Tensor) -> str:
     random = random_state(x.device)
     try:
         network.eval()
-        with torch.no_grad():
+        with torch.no_grad(), explaining_forward(x):
             network(x.detach().clone())
     finally:
         for handle in handles:

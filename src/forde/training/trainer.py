@@ -132,8 +132,7 @@ def fit(
     """
     method = named_method(method) if isinstance(method, str) else method
     _check_options(epochs, precision, non_finite, run=run, resume=resume, about=about)
-    _check_method(method, independent_data=independent_data)
-    refuse_nothing_to_train(ensemble)
+    _check_method(method, ensemble, independent_data=independent_data)
     with turn("fit"), ExitStack() as stack:
         for writer in writers:
             stack.enter_context(closing(writer))
@@ -203,7 +202,8 @@ def fit(
     return history
 
 
-def _check_method(method: Method, *, independent_data: bool) -> None:
+def _check_method(method: Method, ensemble: Ensemble, *, independent_data: bool) -> None:
+    refuse_nothing_to_train(ensemble)
     if independent_data and method.space is not None:
         raise FordeError("independent_data needs members that do not interact; use it with 'deep-ensemble' only.")
 
