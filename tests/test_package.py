@@ -66,7 +66,7 @@ def test_examples_in_docstrings(name: str) -> None:
 
 # Data flows one way; a folder may import those before it.
 LAYERS = [
-    {"errors", "turns"},
+    {"errors", "turns", "durable"},
     {"forward", "vectors", "prediction", "likelihoods", "saving", "models", "progress", "inference", "derivatives"},
     {"ensemble", "data", "corruptions"},
     {"spaces"},

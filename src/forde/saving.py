@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import reprlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from forde.durable import make_folder, write_whole
 from forde.errors import FordeError
 
 FORMAT = 1
@@ -43,9 +43,9 @@ def save(folder: str | Path, config: Mapping[str, Any], state: Mapping[str, Tens
     weights = to_bytes(tensors, metadata={CHECKSUM: _checksum(tensors)})
     text = json.dumps({"format": FORMAT, **config}, indent=2) + "\n"
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        _write(path / WEIGHTS, weights)
-        _write(path / CONFIG, text.encode())
+        make_folder(path)
+        write_whole(path / WEIGHTS, weights)
+        write_whole(path / CONFIG, text.encode())
     except OSError as error:
         raise FordeError(f"could not write '{path}': {error.strerror}; choose a writable folder.") from None
     return path
@@ -58,20 +58,6 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
         digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)  # a link of that name must not be followed
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:

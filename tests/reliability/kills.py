@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from short_runs import metrics, result, train
 
-from forde.training import durable
+from forde import durable
 
 
 def child(work: Callable[[], object]) -> int:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from short_runs import STEPS, crash, metrics, result, train
 
 import forde
-from forde.training import durable
+from forde import durable
 from forde.training.plain import canonical
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from torch import Tensor
 
+from forde.durable import TEMPORARY, make_folder, write_whole
 from forde.errors import FordeError
-from forde.training.durable import TEMPORARY, write_whole
 from forde.training.plain import canonical
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Checkpoints:
             "state": checkpoint.state,
         }
         manifest["sha256"] = hashlib.sha256(canonical(manifest)).hexdigest()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         tensors, text = self._paths(serial)
         try:
             write_whole(tensors, content)

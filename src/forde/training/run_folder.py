@@ -22,13 +22,13 @@ from signal import Signals
 from typing import Any
 
 from forde import saving
+from forde.durable import TEMPORARY, append_line, explaining_writes, make_folder, write_whole
 from forde.engine.mesh import ALONE, Mesh
 from forde.engine.sharded import share_members
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, RunInterruptedError
 from forde.training.checkpoints import Checkpoints
 from forde.training.configuration import first_difference, short
-from forde.training.durable import TEMPORARY, append_line, explaining_writes, write_whole
 from forde.training.history import Record
 from forde.training.loop import Loop
 from forde.training.optimiser_state import scale_learning_rate
@@ -104,7 +104,7 @@ class RunFolder:
 
     def _open_log(self, stack: ExitStack) -> None:
         with explaining_writes(self.folder, "choose a writable folder"):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             stack.enter_context(logged_to(self.folder / LOG))
 
     def begin(self, decisive: dict[str, Any], how: dict[str, Any], environment: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from forde.durable import append_line, write_whole
 from forde.errors import FordeError
-from forde.training.durable import append_line, write_whole
 from forde.training.history import Record
 
 

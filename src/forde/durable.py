@@ -23,17 +23,33 @@ def write_whole(path: Path, content: bytes) -> None:
     b'all of it'
     """
     temporary = path.with_name(path.name + TEMPORARY)
+    temporary.unlink(missing_ok=True)  # a link of that name must not be followed
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             _pour(file, content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
-    except OSError:
+    except BaseException:
         with suppress(OSError):  # what is there of it takes space that may just have run out
             temporary.unlink(missing_ok=True)
         raise
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it that are missing, so that they last: each is an entry of the one above.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "runs" / "a"
+    >>> make_folder(folder)
+    >>> folder.is_dir()
+    True
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        sync_folder(made.parent)
 
 
 def append_line(path: Path, line: str) -> None:
