@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 
 class _LogFile(logging.FileHandler):
+    """The log of one run: lines of its own thread, and of threads that have no run of their own."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8")
+        self.thread = threading.get_ident()
+        self.setLevel(logging.INFO)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Leave out what belongs to another run."""
+        others = {file.thread for file in _redirected.files}
+        return (record.thread == self.thread or record.thread not in others) and bool(super().filter(record))
+
     def handleError(self, record: logging.LogRecord) -> None:
-        """Nothing: of a full disk the next checkpoint tells, not a traceback for each line."""
+        """Ignore write errors here; the next checkpoint reports a full disk."""
 
 
 class _Onwards(logging.Handler):
@@ -18,6 +32,46 @@ class _Onwards(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         logging.getLogger().callHandlers(record)
+
+
+class _Redirected:
+    """The `forde` logger while runs in any number of threads write to files; it is put back when the last one ends."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.files: list[_LogFile] = []
+        self.before: tuple[int, bool] = (logging.NOTSET, True)
+        self.onwards: _Onwards | None = None
+
+    def begin(self, file: _LogFile) -> None:
+        logger = logging.getLogger("forde")
+        with self.lock:
+            if not self.files:
+                shown = logger.getEffectiveLevel()
+                self.before = logger.level, logger.propagate
+                if logger.propagate:
+                    self.onwards = _Onwards(shown)
+                    logger.addHandler(self.onwards)
+                logger.setLevel(min(shown, logging.INFO))
+                logger.propagate = False
+            self.files.append(file)
+            logger.addHandler(file)
+
+    def end(self, file: _LogFile) -> None:
+        logger = logging.getLogger("forde")
+        with self.lock:
+            logger.removeHandler(file)
+            self.files.remove(file)
+            if not self.files:
+                level, logger.propagate = self.before
+                logger.setLevel(level)
+                if self.onwards is not None:
+                    logger.removeHandler(self.onwards)
+                    self.onwards = None
+        file.close()
+
+
+_redirected = _Redirected()
 
 
 @contextmanager
@@ -41,6 +95,8 @@ def silent() -> Iterator[None]:
 def logged_to(path: Path) -> Iterator[None]:
     """Lines of the `forde` logger, from INFO on, go to a file too; the root logger's handlers see no more than before.
 
+    Runs in several threads have a file each, with the lines of their own thread.
+
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "log.txt"
     >>> with logged_to(path):
@@ -48,22 +104,9 @@ def logged_to(path: Path) -> Iterator[None]:
     >>> path.read_text().split()[-1]
     'hello'
     """
-    logger = logging.getLogger("forde")
-    level, propagate, shown = logger.level, logger.propagate, logger.getEffectiveLevel()
-    file = _LogFile(path, encoding="utf-8")
-    file.setLevel(logging.INFO)
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    onwards = _Onwards(shown)
-    handlers = [file, onwards] if propagate else [file]
-    for handler in handlers:
-        logger.addHandler(handler)
-    logger.setLevel(min(shown, logging.INFO))
-    logger.propagate = False
+    file = _LogFile(path)
+    _redirected.begin(file)
     try:
         yield
     finally:
-        logger.propagate = propagate
-        logger.setLevel(level)
-        for handler in handlers:
-            logger.removeHandler(handler)
-            handler.close()
+        _redirected.end(file)
