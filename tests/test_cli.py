@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import forde
+from forde.__main__ import main
 from forde.corruptions import NAMES, corrupt
 
 
@@ -118,3 +121,37 @@ def test_demo_prints_the_table_and_writes_the_figures(tmp_path: Path) -> None:
     assert len(written) == 3
     for path in written:
         assert (tmp_path / path).read_bytes().startswith(b"\x89PNG") and (tmp_path / path).stat().st_size > 10_000
+
+
+ODD = "[b]bold[/b] :smile:"
+"""A name that is markup and an emoji to a console that looks for them."""
+
+
+def test_paths_are_printed_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / ODD
+    train = ["train", "--data", "classification-2d", "--hidden", "4", "--members", "2", "--epochs", "1", "--lr", "0.01"]
+    bench = ["bench", "kernel", "--dimensions", "8", "--members", "2", "--batch", "2", "--repeats", "1"]
+    commands = {
+        folder / "run" / "ensemble": [*train, "--device", "cpu", "--run", str(folder / "run")],
+        folder / "times.json": [*bench, "--json", str(folder / "times.json")],
+    }
+    monkeypatch.setenv("COLUMNS", "1000")
+    for path, command in commands.items():
+        monkeypatch.setattr(sys, "argv", ["forde", *command])
+        with suppress(SystemExit):
+            main()
+        shown = capsys.readouterr()
+        assert str(path) in shown.out, shown
+
+
+def test_no_command_takes_text_for_markup() -> None:
+    """Every console is the one that prints text as it is; styles are `Text`, not brackets in a string."""
+    folder = Path(forde.__file__).parent
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Console":
+                assert path.name in ("console.py", "progress.py"), f"{path.name} makes a console of its own"
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert "[bold]" not in node.value and "[/" not in node.value.replace("[/b]", ""), path.name

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import forde
 from forde.commands import bench, data
+from forde.commands.console import plain_console
 from forde.commands.corrupt import corrupt
 from forde.commands.train import train
 
@@ -45,8 +46,8 @@ def methods() -> None:
     """List the methods that can be trained, one line each."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, line in forde.methods().items():
-        table.add_row(f"[bold]{name}[/bold]", line)
-    Console().print(table)
+        table.add_row(Text(name, style="bold"), line)
+    plain_console().print(table)
 
 
 @app.command()

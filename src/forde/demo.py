@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from forde.commands.console import plain_console
 from forde.experiments import digits as experiment
 from forde.experiments import toys
 from forde.report.reliability import draw_reliability
@@ -22,7 +23,7 @@ WORKERS = 2
 
 def run_demo(folder: Path, *, seeds: int = 3, members: int = 10, console: Console | None = None) -> list[Path]:
     """Compare methods on the digits, print the table, draw the figures; returns the files written."""
-    console = console or Console()
+    console = console or plain_console()
     folder.mkdir(parents=True, exist_ok=True)
     console.print(
         f"Training {len(METHODS)} methods × {seeds} seeds, {members} members each, on 898 images of handwritten "

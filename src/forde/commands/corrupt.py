@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import track
+
+from forde.commands.console import plain_console
 
 
 def corrupt(
@@ -36,7 +37,7 @@ def corrupt(
     names = [checked_name(name) for name in kind or NAMES]
     data = load_images(source, split, data_dir=data_dir)
     out.mkdir(parents=True, exist_ok=True)
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     for name in track(names, "corrupting", console=console, disable=not console.is_terminal):
         copies = [corrupt(np.asarray(data.images), name, s, seed=seed, preset=preset) for s in SEVERITIES]
         temporary = out / f".{name}.tmp.npy"

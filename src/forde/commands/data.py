@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from forde import data
+from forde.commands.console import plain_console
 from forde.data.catalogue import BUILT_IN
 from forde.data.locating import places
 from forde.data.publications import PUBLICATIONS, File
@@ -55,7 +56,7 @@ def list_sets(data_dir: DataDir = None) -> None:
             else "19 types x 5 severities",
             _place(name, folder),
         )
-    Console().print(table)
+    plain_console().print(table)
 
 
 @app.command()
@@ -87,8 +88,8 @@ def info(name: Name, data_dir: DataDir = None) -> None:
             megabytes = f", {file.size / 1e6:,.0f} MB" if file.size else ""
             table.add_row("file", f"{file.url}{megabytes}, MD5 {file.md5 or 'unknown'}")
         table.add_row("checksums", publication.checksums)
-    console = Console()
-    console.print(f"[bold]{name}[/bold]")
+    console = plain_console()
+    console.print(Text(name, style="bold"))
     console.print(table)
 
 
@@ -100,7 +101,7 @@ def download(name: Name, data_dir: DataDir = None) -> None:
     """
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=Console(stderr=True)) as bars:
+    with Progress(*columns, console=plain_console(stderr=True)) as bars:
 
         def show(file: File, received: int, total: int | None) -> None:
             if file.name not in tasks:
@@ -136,7 +137,7 @@ def check(name: Name, data_dir: DataDir = None) -> None:
             f"{report.repeated:,}",
             f"{report.relabelled:,}",
         )
-    Console().print(table)
+    plain_console().print(table)
     problems = [problem for report in reports for problem in report.problems]
     if problems:
         raise FordeError(f"{name} is not as published: {' '.join(problems)}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from forde.benchmarks.machine import machine
 from forde.commands.bench.output import JsonFile, write_json
+from forde.commands.console import plain_console
 
 
 def corruptions(
@@ -26,7 +26,7 @@ def corruptions(
     """
     from forde.corruptions.bench import measure, whole_set_seconds
 
-    console = Console()
+    console = plain_console()
     with console.status("measuring"):
         speeds, seconds = measure(repeats=repeats)
     table = Table(caption=f"19 × 5 × 10,000 images at these speeds: {seconds:.1f} s on one core")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from forde.benchmarks.machine import machine
 from forde.benchmarks.rows import Row
+from forde.commands.console import plain_console
 from forde.errors import FordeError
 
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers here.")]
@@ -52,9 +52,9 @@ def report(snapshots: Iterator[list[Row]], total: int, json_file: Path | None) -
     """
     if total == 0:
         raise FordeError("there is nothing to measure; give each option at least one value.")
-    console = Console()
+    console = plain_console()
     if not console.is_terminal:
-        console = Console(width=max(PLAIN_WIDTH, console.width))
+        console = plain_console(width=max(PLAIN_WIDTH, console.width))
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.open("a").close()  # a file that cannot be written is better known before than after
@@ -73,7 +73,7 @@ def report(snapshots: Iterator[list[Row]], total: int, json_file: Path | None) -
         if rows:
             console.print(as_table(rows))
             for line, style in below(rows):
-                console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+                console.print(line, style=style, highlight=False, soft_wrap=True)
     if all(row["ms"] is None for row in rows):
         raise FordeError("nothing could be measured; the reasons stand under the table.")
 
