@@ -190,7 +190,9 @@ class TestFolder:
     def test_git_state(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "bin").mkdir()
         fake = tmp_path / "bin" / "git"
-        fake.write_text('#!/bin/sh\ncase "$1" in rev-parse) echo abc123;; *) echo " M file";; esac\n')
+        fake.write_text(
+            '#!/bin/sh\ncase "$*" in *rev-parse*) echo abc123;; *config*) exit 1;; *) echo " M file";; esac\n'
+        )
         fake.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
         train(tmp_path / "run")

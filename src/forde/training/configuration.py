@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import subprocess
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -20,9 +19,8 @@ from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods import Method
 from forde.training.feed import Feed
+from forde.training.git_state import git_state
 from forde.training.plain import canonical, content_hash, described
-
-GIT_SECONDS = 10
 
 
 def decisive_settings(
@@ -137,20 +135,3 @@ def environment(ensemble: Ensemble, engine: object) -> dict[str, Any]:
         "engine": type(engine).__name__,
         "git": git_state(),
     }
-
-
-def git_state() -> dict[str, Any] | None:
-    """Commit of the current folder and whether it was changed since; None where there is no repository."""
-    commit = _git("rev-parse", "HEAD")
-    if commit is None:
-        return None
-    changes = _git("--no-optional-locks", "status", "--porcelain")
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, timeout=GIT_SECONDS)
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return None
-    return done.stdout.strip()
