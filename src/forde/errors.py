@@ -24,7 +24,7 @@ class RunInterruptedError(FordeError):
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a process that this signal ended: 130 after Ctrl-C, 143 after SIGTERM."""
+        """What a shell expects of a process that this signal ended: 129 for SIGHUP, 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + int(self.signal)
 
 

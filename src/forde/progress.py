@@ -4,7 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
+
+
+class _Lenient:
+    """A terminal that may be closed while work goes on: what cannot be shown is left out."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 @contextmanager
@@ -23,7 +43,10 @@ def progress_bar(total: int, title: str, *, show: bool) -> Iterator[Callable[[st
     except ImportError:  # rich is optional; no work may depend on it
         yield lambda note: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True) as bar:
+    title_and_bar = (TextColumn("{task.description}", markup=False), BarColumn())
+    columns = (*title_and_bar, MofNCompleteColumn(), TimeRemainingColumn())
+    note = TextColumn("{task.fields[note]}", markup=False)
+    console: Any = Console(file=_Lenient(sys.stderr), emoji=False)  # type: ignore[arg-type]
+    with Progress(*columns, note, console=console, transient=True) as bar:
         task = bar.add_task(title, total=total, note="")
         yield lambda note: bar.update(task, advance=1, note=note)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from short_runs import STEPS, crash, metrics, result, train
+from short_runs import STEPS, crash, ensemble, metrics, result, train
 
 import forde
 from forde import durable
@@ -149,11 +150,47 @@ def test_damaged_settings(content: str, message: str, broken: Path) -> None:
         train(broken, resume=True)
 
 
-def test_records_of_a_finished_run_are_damaged(tmp_path: Path) -> None:
-    train(tmp_path / "run")
-    cut(tmp_path / "run" / "metrics.jsonl", 0.5)
-    with pytest.raises(forde.FordeError, match="one record per line"):
-        train(tmp_path / "run", resume=True)
+def unreadable(path: Path) -> None:
+    """Something is in the way that is no file."""
+    path.unlink()
+    path.mkdir()
+
+
+RECORDS: dict[str, tuple[Callable[[Path], object], int]] = {
+    "missing": (Path.unlink, 0),
+    "empty": (lambda path: cut(path, 0), 0),
+    "torn in the last line": (lambda path: cut(path, 0.9), 2),
+    "a line in the middle damaged": (
+        lambda path: path.write_bytes(path.read_bytes().replace(b'"epoch": 1', b"\xff")),
+        2,
+    ),
+    "not records": (lambda path: path.write_text('3\n[]\n{"loss": "low"}\n{"loss": []}\n'), 0),
+    "a folder": (unreadable, 0),
+}
+
+
+@pytest.mark.parametrize("damage", RECORDS)
+def test_records_of_a_finished_run_are_damaged(
+    damage: str, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    alter, left = RECORDS[damage]
+    alter(tmp_path / "run" / "metrics.jsonl")
+    loaded = ensemble()
+    history = train(tmp_path / "run", loaded, resume=True)
+    expected = metrics(whole)
+    assert len(history) == left
+    for record in history:
+        assert record["loss"] == expected[int(record["epoch"])]["loss"]
+    weights = load_file(whole / "ensemble" / "model.safetensors")
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in loaded.state_dict().items())
+    (message,) = [record.message for record in caplog.records]
+    assert "metrics.jsonl' is missing or damaged" in message and f"{left} of 3 epochs" in message
+
+
+def test_whole_records_are_not_spoken_of(whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    assert len(train(tmp_path / "run", resume=True)) == 3 and not caplog.records
 
 
 class FullDisk:
@@ -177,7 +214,7 @@ def test_full_disk(ending: str, at: int, tmp_path: Path, whole: Path) -> None:
     run = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         FullDisk(patch, ending, at)
-        with pytest.raises(forde.FordeError, match="No space left on device; free some space") as raised:
+        with pytest.raises(forde.FordeError, match=r"No space left on device; free some space .*resume=True") as raised:
             train(run)
     assert "\n" not in str(raised.value)
     kept = sorted(path.suffix for path in (run / "checkpoints").iterdir())
@@ -190,8 +227,9 @@ def test_full_disk(ending: str, at: int, tmp_path: Path, whole: Path) -> None:
 def test_full_disk_from_the_start(ending: str, tmp_path: Path, whole: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         FullDisk(patch, ending, 1)
-        with pytest.raises(forde.FordeError, match="No space left"):
+        with pytest.raises(forde.FordeError, match="No space left") as raised:
             train(tmp_path / "run")
+    assert "checkpoint before" not in str(raised.value), "there is none"
     train(tmp_path / "run", resume=True)
     assert result(tmp_path / "run") == result(whole)
 

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from forde.__main__ import main
 from forde.errors import RunInterruptedError
 from forde.training.signals import stop_requests
 
+HANGUP = getattr(signal, "SIGHUP", signal.SIGTERM)
+"""What a closed terminal sends; Windows has none."""
 TRAIN = (
     "train", "--data", "digits", "--hidden", "64", "--members", "2", "--epochs", "80", "--resume",
     "--checkpoint-minutes", "0.001", "--device", "cpu",
@@ -40,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 class TestCommandLine:
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (HANGUP, 129)])
     def test_stops_says_how_to_go_on_and_goes_on(
         self, number: signal.Signals, code: int, tmp_path: Path, whole: Path
     ) -> None:
@@ -60,7 +64,7 @@ class TestCommandLine:
         assert "after 80 epochs" in again.stdout and str(run / "ensemble") in again.stdout
         assert result(run) == result(whole) and metrics(run) == metrics(whole)
 
-    def wait_for_an_epoch(self, run: Path, process: subprocess.Popen[str]) -> None:
+    def wait_for_an_epoch(self, run: Path, process: subprocess.Popen[Any]) -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and process.poll() is None:
             if (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text().count("\n"):
@@ -106,7 +110,7 @@ class Signal:
         signal.raise_signal(self.number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, HANGUP])
 def test_in_python(number: signal.Signals, tmp_path: Path) -> None:
     train(tmp_path / "whole")
     before = signal.getsignal(number)
@@ -152,3 +156,55 @@ def test_another_thread_trains_without_handlers(tmp_path: Path) -> None:
     thread.start()
     thread.join()
     assert len(done[0]) == 3 and len(metrics(tmp_path / "run")) == 3
+
+
+@pytest.fixture
+def ignored(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    """A signal that whoever started us wants ignored: `&` in a script does so with SIGINT, `nohup` with SIGHUP."""
+    before = signal.signal(request.param, signal.SIG_IGN)
+    yield request.param
+    signal.signal(request.param, before)
+
+
+@pytest.mark.parametrize("ignored", [signal.SIGINT, HANGUP, signal.SIGTERM], indirect=True)
+def test_an_ignored_signal_stays_ignored(ignored: signal.Signals, tmp_path: Path) -> None:
+    history = train(tmp_path / "run", callback=Signal(ignored))
+    assert len(history) == 3 and (tmp_path / "run" / "ensemble").exists()
+    assert signal.getsignal(ignored) is signal.SIG_IGN
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs a terminal of its own")
+def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
+    """The terminal takes its process with SIGHUP, and every word to it fails; the run is saved all the same."""
+    import pty
+
+    run = tmp_path / "run"
+    ours, theirs = pty.openpty()
+    attach = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+    _, flag, code, *rest = command(run)
+    process = subprocess.Popen(
+        [sys.executable, flag, attach + code, *rest], stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    reader = threading.Thread(target=drain, args=(ours,), daemon=True)
+    reader.start()
+    TestCommandLine().wait_for_an_epoch(run, process)
+    hang_up(ours)
+    assert process.wait(timeout=60) == 129
+    assert "stopped by SIGHUP" in (run / "log.txt").read_text() and list((run / "checkpoints").glob("*.json"))
+
+
+def drain(descriptor: int) -> None:
+    """Read what the terminal shows, as its window would, until it is closed."""
+    with suppress(OSError):
+        while os.read(descriptor, 1 << 16):
+            pass
+
+
+def hang_up(descriptor: int) -> None:
+    """Close the window; reading in another thread would keep it open, so it is replaced by nothing."""
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

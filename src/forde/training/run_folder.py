@@ -75,6 +75,7 @@ class RunFolder:
         self.folder, self.schedule = Path(folder), schedule
         self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, keep=schedule.keep, run="")
         self.metrics: JsonLines | None = None
+        self._epochs = 0
         self._written = time.monotonic()
         mesh.first(lambda: self._check(resume))
 
@@ -110,6 +111,7 @@ class RunFolder:
     def begin(self, decisive: dict[str, Any], how: dict[str, Any], environment: dict[str, Any]) -> None:
         """Write the settings, or compare them with those that the run was started with."""
         decisive = json.loads(json.dumps(decisive))
+        self._epochs = int(decisive["training"]["epochs"])
         self.mesh.first(lambda: self._begin(decisive, how, environment))
         self.checkpoints.run = hashlib.sha256(canonical(decisive)).hexdigest()[:16]
 
@@ -189,11 +191,12 @@ class RunFolder:
         snapshot = loop.snapshot()
 
         def write() -> None:
-            with explaining_writes(
-                self.checkpoints.folder,
-                "free some space or make it writable and go on with resume=True from the checkpoint before, which is "
-                "whole",
-            ):
+            advice = (
+                "go on with resume=True from the checkpoint before, which is whole"
+                if len(self.checkpoints)
+                else "start again with resume=True; this was the first checkpoint, so nothing was trained yet"
+            )
+            with explaining_writes(self.checkpoints.folder, f"free some space or make it writable and {advice}"):
                 self.checkpoints.write(snapshot)
 
         self.mesh.first(write)
@@ -263,7 +266,13 @@ class RunFolder:
         return records
 
     def _load_finished(self, ensemble: Ensemble) -> list[Record]:
-        records = read_records(self.folder / METRICS)
+        path = self.folder / METRICS
+        records = read_records(path)
+        if len(records) < self._epochs:
+            log.warning(
+                "'%s' is missing or damaged: %d of %d epochs could be read; the ensemble itself is whole",
+                path, len(records), self._epochs,
+            )  # fmt: skip
         device = ensemble.device
         saving.load_weights(self.folder / ENSEMBLE, ensemble)
         ensemble.to(device)

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a request to stop after the current step."""
+"""SIGTERM, Ctrl-C and a closed terminal as a request to stop after the current step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+
+NUMBERS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
+"""SIGHUP, which a closed terminal sends, does not exist on Windows."""
 
 
 @dataclass
@@ -19,9 +22,10 @@ class StopRequest:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Notes SIGTERM and Ctrl-C instead of dying of them; a second Ctrl-C interrupts at once.
+    """Notes SIGTERM, Ctrl-C and SIGHUP instead of dying of them; a second Ctrl-C interrupts at once.
 
-    Handlers belong to the main thread, so in any other nothing is noted.
+    A signal that is ignored stays so: Ctrl-C for what a script started with `&`, SIGHUP under `nohup`. Handlers belong
+    to the main thread, so in any other nothing is noted.
 
     >>> with stop_requests() as request:
     ...     signal.raise_signal(signal.SIGTERM)
@@ -38,7 +42,8 @@ def stop_requests() -> Iterator[StopRequest]:
             raise KeyboardInterrupt
         request.signal = signal.Signals(number)
 
-    previous = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    heard = [number for number in NUMBERS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, note) for number in heard}
     try:
         yield request
     finally:

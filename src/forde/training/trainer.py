@@ -103,8 +103,8 @@ def fit(
         progress: show a bar on a terminal.
         callback: called with each epoch's record.
         writers: where else records go: `forde.training.writers.TensorBoard`, `WeightsAndBiases`, or your own.
-        run: a folder for settings, metrics, log, checkpoints and the trained ensemble. With it, SIGTERM and Ctrl-C
-            finish the step, write a checkpoint and raise `forde.errors.RunInterruptedError`.
+        run: a folder for settings, metrics, log, checkpoints and the trained ensemble. With it, SIGTERM, Ctrl-C
+            and SIGHUP finish the step, write a checkpoint and raise `forde.errors.RunInterruptedError`.
         about: what else belongs to the run, such as how its data was prepared, as plain JSON values: kept in the run's
             `config.json`, and must be the same when it is resumed.
         resume: go on with what is in `run`, be that nothing, a checkpoint, or a finished run, which is loaded. All

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -123,10 +124,20 @@ def from_json(record: dict[str, Any]) -> Record:
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a file that `JsonLines` wrote."""
+    """The records of a file that `JsonLines` wrote, as far as they can be read: lines that are damaged are left out.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "metrics.jsonl"
+    >>> _ = path.write_text('{"epoch": 0, "loss": 2.5}\\n{"epoch": 1, "lo')
+    >>> read_records(path)
+    [{'epoch': 0.0, 'loss': 2.5}]
+    """
     try:
-        return [from_json(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError, AttributeError, TypeError):
-        raise FordeError(
-            f"'{path}' cannot be read as one record per line; restore it, or train in another folder."
-        ) from None
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    records = []
+    for line in lines:
+        with suppress(ValueError, AttributeError, TypeError, OverflowError, RecursionError):
+            records.append(from_json(json.loads(line)))
+    return records
