@@ -11,22 +11,44 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from forde.engine import Engine
 from forde.engine.mesh import Mesh
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods import Method
+from forde.training.code_prints import comparable
+from forde.training.data_prints import describe_data
 from forde.training.feed import Feed
 from forde.training.git_state import git_state
-from forde.training.plain import canonical, content_hash, described
+from forde.training.network_prints import describe_network
+from forde.training.plain import canonical, described
+
+HOW_IT_COMPUTES = {"params", "foreach", "fused", "capturable", "differentiable"}
+"""In a parameter group of an optimiser; engines may change them."""
+
+
+def known_by(ensemble: Ensemble, feed: Feed, samples: int | None, mesh: Mesh) -> dict[str, Any]:
+    """What ensemble and data are known again by.
+
+    The first process reads the data for all, and each its own where that lies in memory.
+
+    Args:
+        samples: as in `describe_data`.
+    """
+    first: dict[str, Any] = mesh.first(lambda: describe_data(feed, samples))
+    own = not mesh.leads and feed.rows(0, 1) is not None
+    data = describe_data(feed, first["samples"]) if own else {**first, "size": feed.size}
+    return {"ensemble": describe_ensemble(ensemble), "data": data}
 
 
 def decisive_settings(
-    ensemble: Ensemble,
-    feed: Feed,
+    known: dict[str, Any],
     method: Method,
+    engine: Engine,
     optimizer: Optimizer,
     scheduler: LRScheduler | None,
     *,
@@ -35,19 +57,18 @@ def decisive_settings(
 ) -> dict[str, Any]:
     """Settings that decide the result, in JSON: a run that is resumed must have the same.
 
-    Of functions (a weight that depends on the epoch, say) only the name is known, and of a scheduler its class; the
-    learning rates that it makes show in the records.
+    Args:
+        known: as `known_by` gives it.
     """
     training = {
         "method": method,
-        "optimizer": {"type": type(optimizer).__name__, **optimizer.defaults},
+        "optimizer": {"type": type(optimizer).__name__, **optimizer.defaults, "groups": groups(engine, optimizer)},
         "scheduler": None if scheduler is None else type(scheduler).__name__,
+        "scheduler_settings": describe_scheduler(scheduler),
         **others,
     }
     own = {} if about is None else {"about": _as_json(about)}
-    return {
-        "training": described(training), "ensemble": describe_ensemble(ensemble), "data": describe_data(feed), **own
-    }  # fmt: skip
+    return {"ensemble": known["ensemble"], "training": described(training), "data": known["data"], **own}
 
 
 def _as_json(about: Mapping[str, Any]) -> Any:
@@ -57,15 +78,63 @@ def _as_json(about: Mapping[str, Any]) -> Any:
         raise FordeError(f"about cannot be written as JSON ({error}); give text, numbers, lists and dicts.") from None
 
 
+def groups(engine: Engine, optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Hyper-parameters of each parameter group, and which parameters of a member are in it.
+
+    Groups in a row that agree in all are one: some engines hand over every member's parameters, others all stacked.
+    """
+    names = {id(leaf): name for unit in engine.groups for name, leaf in unit.items()}
+    alike = len({tuple(name for name, _ in member.named_parameters()) for member in engine.whole.members}) == 1
+    found: list[dict[str, Any]] = []
+    for group in optimizer.param_groups:
+        # max_lr first: OneCycleLR derives the others from it, and the first difference is the one that is named.
+        keys = sorted(group.keys() - HOW_IT_COMPUTES, key=lambda name: (name != "max_lr", name != "lr", name))
+        own = {name: _number(group[name]) for name in keys}
+        if alike:  # else processes of a mesh, which have some of the members each, would name others
+            own["of"] = sorted({names.get(id(leaf), "?") for leaf in group["params"]})
+        if own not in found[-1:]:
+            found.append(own)
+    return found
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+
+
+def describe_scheduler(scheduler: Any) -> dict[str, Any] | None:
+    """All that a scheduler holds before its first step: what it was made with, and functions by their code.
+
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    >>> describe_scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 30, gamma=0.5))["gamma"]
+    0.5
+    """
+    if scheduler is None:
+        return None
+    settings: dict[str, Any] = {"type": type(scheduler).__name__}
+    for name, value in vars(scheduler).items():
+        if name == "optimizer" or (callable(value) and name == "step"):
+            continue
+        if isinstance(value, LRScheduler):
+            settings[name] = describe_scheduler(value)
+        elif isinstance(value, (list, tuple)) and any(isinstance(each, LRScheduler) for each in value):
+            settings[name] = [describe_scheduler(each) for each in value]
+        elif not name.startswith("_") or callable(value):
+            settings[name] = described(value)
+    return settings
+
+
 def describe_ensemble(ensemble: Ensemble) -> dict[str, Any]:
-    """Size, seed, likelihood and a fingerprint of the architecture.
+    """Size, seed, likelihood, a fingerprint of the architecture, and what the members are made of.
 
     >>> from torch import nn
     >>> describe_ensemble(Ensemble(lambda: nn.Linear(2, 2), 3))["n_members"]
     3
     """
-    config = {"n_members": ensemble.n_members, "seed": ensemble.seed, "likelihood": ensemble.likelihood.config()}
-    return {**described(config), "architecture": architecture(ensemble)}
+    likelihood = {**ensemble.likelihood.config(), **described({"settings": ensemble.likelihood})}
+    config = {"n_members": ensemble.n_members, "seed": ensemble.seed, "likelihood": likelihood}
+    members = [describe_network(member) for member in ensemble.members]
+    network: Any = members[0] if all(member == members[0] for member in members) else members
+    return {**described(config), "architecture": architecture(ensemble), "network": network}
 
 
 def architecture(ensemble: Ensemble) -> str:
@@ -78,17 +147,13 @@ def architecture(ensemble: Ensemble) -> str:
     return hashlib.sha256(canonical(parts)).hexdigest()[:16]
 
 
-def describe_data(feed: Feed) -> dict[str, Any]:
-    """Number of samples, and a fingerprint of some of them; none for a loader, whose samples may be augmented."""
-    sample = feed.sample()
-    return {"size": feed.size, "content": None if sample is None else content_hash(*sample)}
-
-
 def first_difference(old: Any, new: Any, field: str = "") -> tuple[str, Any, Any] | None:
     """Where two settings differ, by dotted name, and both values; None where they are equal.
 
-    >>> first_difference({"training": {"lr": 0.1}}, {"training": {"lr": 0.2}})
-    ('training.lr', 0.1, 0.2)
+    Code under different versions of Python cannot be compared and does not count.
+
+    >>> first_difference({"training": {"lr": [0.1, 0.1]}}, {"training": {"lr": [0.1, 0.2]}})
+    ('training.lr.1', 0.1, 0.2)
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*new, *(key for key in old if key not in new)]:
@@ -96,7 +161,36 @@ def first_difference(old: Any, new: Any, field: str = "") -> tuple[str, Any, Any
             if found is not None:
                 return found
         return None
-    return None if old == new else (field, old, new)
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        differences = (first_difference(*pair, f"{field}.{index}") for index, pair in pairs)
+        return next((found for found in differences if found is not None), None)
+    return None if old == new or not comparable(old, new) else (field, old, new)
+
+
+def incomparable(old: Any, new: Any) -> bool:
+    """Whether something in two settings is code under different versions of Python."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return any(incomparable(old[key], new[key]) for key in old.keys() & new.keys())
+    if isinstance(old, list) and isinstance(new, list):
+        return any(incomparable(*pair) for pair in zip(old, new, strict=False))
+    return not comparable(old, new)
+
+
+def as_format_1(new: Any, old: Any) -> Any:
+    """Settings as format 1 noted them: what `old` lacks is left out, and functions are their names.
+
+    >>> as_format_1({"lr": 0.1, "groups": [], "f": {"function": "mine.f", "code": "a"}}, {"lr": 0.2, "f": "mine.g"})
+    {'lr': 0.1, 'f': 'mine.f'}
+    """
+    if isinstance(new, dict) and isinstance(old, dict):
+        known = {key: as_format_1(value, old[key]) for key, value in new.items() if key in old}
+        return {**known, "content": old["content"]} if "content" in known and "size" in known else known
+    if isinstance(new, dict) and isinstance(old, str):
+        return new.get("function", new)
+    if isinstance(new, list) and isinstance(old, list) and len(new) == len(old):
+        return [as_format_1(*pair) for pair in zip(new, old, strict=True)]
+    return new
 
 
 def refuse_different_processes(settings: dict[str, Any], mesh: Mesh) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
@@ -45,8 +45,8 @@ class Feed(ABC):
         """Sizes that batches will have, as far as they are known before they are drawn."""
         return set()
 
-    def sample(self) -> tuple[Tensor, Tensor] | None:
-        """Up to 1024 samples, evenly spaced, by which the data is known again; None where they may change."""
+    def rows(self, start: int, end: int) -> tuple[Any, ...] | None:
+        """Samples start..end−1 as they lie in memory; None where they are read one by one."""
         return None
 
 
@@ -72,9 +72,8 @@ class TensorFeed(Feed):
     def batch_sizes(self) -> set[int]:
         return sizes_of_batches(self.size, self.batch_size, drop_last=self.drop_last)
 
-    def sample(self) -> tuple[Tensor, Tensor]:
-        chosen = evenly_spaced(self.size)
-        return self.x[chosen], self.y[chosen]
+    def rows(self, start: int, end: int) -> tuple[Tensor, Tensor]:
+        return self.x[start:end], self.y[start:end]
 
 
 class LoaderFeed(Feed):
@@ -93,6 +92,10 @@ class LoaderFeed(Feed):
         for x, y in self.pairs():
             _check_batch(x, y, self.likelihood)
             yield x, _as_targets(y, self.likelihood)
+
+    def rows(self, start: int, end: int) -> tuple[Tensor, ...] | None:
+        dataset = self.loader.dataset
+        return tuple(tensor[start:end] for tensor in dataset.tensors) if type(dataset) is TensorDataset else None
 
     def generators(self) -> list[torch.Generator]:
         owners = (self.loader, self.loader.sampler, getattr(self.loader.batch_sampler, "sampler", None))
@@ -173,15 +176,6 @@ def sizes_of_batches(n: int, batch_size: int, *, drop_last: bool) -> set[int]:
     """
     rest = n % batch_size
     return {batch_size} if drop_last or not rest else {batch_size, rest}
-
-
-def evenly_spaced(n: int) -> Tensor:
-    """Indices of up to 1024 of n samples.
-
-    >>> evenly_spaced(5).tolist(), len(evenly_spaced(50_000))
-    ([0, 1, 2, 3, 4], 1024)
-    """
-    return torch.arange(min(n, INPUT_BATCH)) * n // min(n, INPUT_BATCH)
 
 
 def _as_targets(y: Tensor, likelihood: Likelihood) -> Tensor:

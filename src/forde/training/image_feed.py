@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from forde.data.inputs import normalise
 from forde.errors import FordeError
-from forde.training.feed import INPUT_BATCH, Feed, evenly_spaced, sizes_of_batches
+from forde.training.feed import INPUT_BATCH, Feed, sizes_of_batches
 
 SHARE_OF_FREE_MEMORY = 0.3
 """Images may take this much of the device's free memory; networks and their graphs need the rest."""
@@ -163,13 +163,11 @@ class ImageFeed(Feed):
     def batch_sizes(self) -> set[int]:
         return sizes_of_batches(self.size, self.batch_size, drop_last=self.drop_last)
 
-    def sample(self) -> tuple[Tensor, Tensor]:
-        chosen = evenly_spaced(self.size)
+    def rows(self, start: int, end: int) -> tuple[Tensor | np.ndarray, Tensor]:
         if isinstance(self.source, np.ndarray):
-            images = torch.from_numpy(self.source[chosen.numpy()])
-        else:
-            images = self.source[chosen, self.pad : self.pad + self.height, self.pad : self.pad + self.width]
-        return images, self.labels[chosen]
+            return self.source[start:end], self.labels[start:end]
+        inside = slice(self.pad, self.pad + self.height), slice(self.pad, self.pad + self.width)
+        return self.source[start:end, inside[0], inside[1]], self.labels[start:end]
 
     def _padded(self, order: Tensor, sent: Tensor, size: int, workers: int) -> Iterator[Tensor]:
         """Batches of bytes with their border, on the device, in the order given on the host and (the same) there."""

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from forde.errors import FordeError
+from forde.training.code_prints import code_print
 
 
 def to_plain(value: Any) -> Any:
@@ -65,7 +67,7 @@ def like(template: Any, plain: Any) -> Any:
 
 
 def described(value: Any) -> Any:
-    """What a setting is, in JSON that two runs can compare: no addresses, arrays by their content.
+    """What a setting is, in JSON that two runs can compare: no addresses, arrays by their content, own code by its.
 
     >>> described((1, float("inf"), torch.float32, len))
     [1, 'inf', 'torch.float32', 'builtins.len']
@@ -82,14 +84,33 @@ def described(value: Any) -> Any:
         return {str(key): described(item) for key, item in value.items()}
     if isinstance(value, Sequence):
         return [described(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((described(item) for item in value), key=canonical)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [field.name for field in dataclasses.fields(value) if field.init]
-        return {"type": type(value).__name__, **{name: described(getattr(value, name)) for name in fields}}
+        settings = {name: described(getattr(value, name)) for name in fields}
+        return {"type": type(value).__name__, **_own_code(type(value)), **settings}
     if isinstance(value, (torch.dtype, torch.device, Path)):
         return str(value)
+    if isinstance(value, partial):
+        return {"function": described(value.func), "args": described(value.args), "keywords": described(value.keywords)}
     if hasattr(value, "__qualname__"):
-        return f"{getattr(value, '__module__', '')}.{value.__qualname__}"
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+        name = f"{getattr(value, '__module__', '')}.{value.__qualname__}"
+        code = _own_code(value)
+        return {"function": name, **code} if code else name
+    shown = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+    code = _own_code(type(value))
+    if not code and not isinstance(value, torch.nn.Module):
+        return shown
+    # An object that is called as a function is, or that a user's class makes: its numbers count too.
+    plain = {name: item for name, item in vars(value).items() if isinstance(item, (bool, int, float, str))}
+    return {"function": shown, **code, **described({k: v for k, v in plain.items() if k[0] != "_" and k != "training"})}
+
+
+def _own_code(value: Any) -> dict[str, str]:
+    """The fingerprint of a user's own code; nothing for a library's."""
+    code = code_print(value)
+    return {} if code is None else {"code": code}
 
 
 def content_hash(*arrays: Tensor | np.ndarray) -> str:

@@ -28,7 +28,7 @@ from forde.engine.sharded import share_members
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, RunInterruptedError
 from forde.training.checkpoints import Checkpoints
-from forde.training.configuration import first_difference, short
+from forde.training.configuration import as_format_1, first_difference, incomparable, short
 from forde.training.history import Record
 from forde.training.loop import Loop
 from forde.training.optimiser_state import scale_learning_rate
@@ -39,7 +39,8 @@ from forde.training.writers import JsonLines, read_records
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
+"""Runs of format 1 noted less: neither code and settings of modules nor arguments of schedulers and loaders."""
 CONFIG, SESSIONS, METRICS, LOG, CHECKPOINTS, ENSEMBLE = (
     "config.json", "sessions.jsonl", "metrics.jsonl", "log.txt", "checkpoints", "ensemble",
 )  # fmt: skip
@@ -112,38 +113,61 @@ class RunFolder:
         """Write the settings, or compare them with those that the run was started with."""
         decisive = json.loads(json.dumps(decisive))
         self._epochs = int(decisive["training"]["epochs"])
-        self.mesh.first(lambda: self._begin(decisive, how, environment))
-        self.checkpoints.run = hashlib.sha256(canonical(decisive)).hexdigest()[:16]
+        self.checkpoints.run = self.mesh.first(lambda: self._begin(decisive, how, environment))
 
-    def _begin(self, decisive: dict[str, Any], how: dict[str, Any], environment: dict[str, Any]) -> None:
+    def _begin(self, decisive: dict[str, Any], how: dict[str, Any], environment: dict[str, Any]) -> str:
         path = self.folder / CONFIG
         with explaining_writes(self.folder, "choose a writable folder"):
             if path.exists():
-                self._compare(path, decisive)
+                started_with = self._compare(path, decisive)
             else:
+                started_with = decisive
                 write_whole(
                     path, (json.dumps({"format": FORMAT, **decisive, "how": described(how)}, indent=2) + "\n").encode()
                 )
             append_line(self.folder / SESSIONS, json.dumps(environment))
+        return hashlib.sha256(canonical(started_with)).hexdigest()[:16]
 
-    def _compare(self, path: Path, decisive: dict[str, Any]) -> None:
+    def samples_read(self) -> int | None:
+        """How many samples the run's fingerprint of the data was made of; None where there is none."""
+        path = self.folder / CONFIG
+        data = self.mesh.first(lambda: self._stored(path).get("data") if path.exists() else None)
+        samples = data.get("samples") if isinstance(data, dict) else None
+        return samples if isinstance(samples, int) and samples >= 0 else None
+
+    def _stored(self, path: Path) -> dict[str, Any]:
         try:
             stored = json.loads(path.read_bytes())
-        except ValueError:
+        except (OSError, ValueError, RecursionError):
             stored = None
         if not isinstance(stored, dict):
             raise FordeError(f"'{path}' is damaged; restore it, or train in another folder.")
-        if stored.get("format") != FORMAT:
+        if stored.get("format") not in (1, FORMAT):
             raise FordeError(
                 f"'{path}' has format {stored.get('format')!r}, but {FORMAT} was expected; "
                 "use the version that wrote it."
             )
-        if (difference := first_difference({key: stored.get(key) for key in decisive}, decisive)) is not None:
+        return stored
+
+    def _compare(self, path: Path, decisive: dict[str, Any]) -> dict[str, Any]:
+        """Refuse other settings than the stored ones, which are returned."""
+        stored = self._stored(path)
+        started_with = {key: stored.get(key) for key in decisive}
+        if stored["format"] == 1:
+            log.warning(
+                "'%s' was written by an earlier version, which noted less: changes in code, settings of modules and "
+                "arguments of schedulers and loaders are not noticed", path,
+            )  # fmt: skip
+            decisive = as_format_1(decisive, started_with)
+        elif incomparable(started_with, decisive):
+            log.warning("the run was started under another version of Python, so changes in code are not noticed")
+        if (difference := first_difference(started_with, decisive)) is not None:
             field, old, new = difference
             raise FordeError(
                 f"'{self.folder}' was started with {field} = {short(old)}, but {short(new)} was given; "
                 "give the same, or another folder."
             )
+        return started_with
 
     @property
     def finished(self) -> bool:

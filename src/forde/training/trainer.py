@@ -26,7 +26,12 @@ from forde.methods import Method
 from forde.methods import method as named_method
 from forde.priors import TrainingData
 from forde.progress import progress_bar
-from forde.training.configuration import decisive_settings, environment, refuse_different_processes
+from forde.training.configuration import (
+    decisive_settings,
+    environment,
+    known_by,
+    refuse_different_processes,
+)
 from forde.training.feed import Feed, make_feed
 from forde.training.history import History, Record
 from forde.training.image_feed import Augmentation, ImageFeed
@@ -138,9 +143,11 @@ def fit(
             stack.enter_context(closing(writer))
         target = available_device(device, own=mesh is not None) if device is not None else ensemble.device
         group = stack.enter_context(_joined(mesh, ensemble, target))
-        folder = None
-        if run is not None:
-            folder = RunFolder(run, Schedule(checkpoint_every, checkpoint_minutes, keep), resume=resume, mesh=group)
+        folder = (
+            RunFolder(run, Schedule(checkpoint_every, checkpoint_minutes, keep), resume=resume, mesh=group)
+            if run is not None
+            else None
+        )
         stack.enter_context(nullcontext() if folder is None else folder.logging())
         stack.enter_context(explaining_memory(memory))
         ensemble.to(target)
@@ -152,6 +159,9 @@ def fit(
         share_random_states(group, target)
         ensemble.train()
         _say_what_is_not_trained(ensemble)
+        # Before an engine stacks the members; a run that nobody resumes and no other process shares needs none of it.
+        samples = folder.samples_read() if folder is not None else None
+        known = {} if folder is None and group is ALONE else known_by(ensemble, feed, samples, group)
         fitted = _fitted(method, ensemble, feed)
         history, planned = History(fitted), epochs * max(1, feed.size // batch_size)
         name: EngineName = "eager" if independent_data else engine
@@ -173,9 +183,9 @@ def fit(
                 "diagnostics_every": diagnostics_every, "checkpoint_every": checkpoint_every,
                 "checkpoint_minutes": checkpoint_minutes, "keep": keep, "non_finite": non_finite,
             }  # fmt: skip
-            if folder is not None or group is not ALONE:
+            if known:
                 decisive = decisive_settings(
-                    ensemble, feed, method, tuner, schedule, epochs=epochs, batch_size=batch_size, seed=seed,
+                    known, method, runner, tuner, schedule, epochs=epochs, batch_size=batch_size, seed=seed,
                     precision=precision, drop_last=drop_last, augmentation=augmentation,
                     independent_data=independent_data, about=about,
                 )  # fmt: skip
@@ -184,12 +194,9 @@ def fit(
                 folder.begin(decisive, how, environment(ensemble, runner))
             finished = folder is not None and folder.finished
             if not finished:
-                listeners = [
-                    *(writer.record for writer in writers if group.leads),
-                    *([] if callback is None else [callback]),
-                ]
+                heard = [writer.record for writer in writers if group.leads]
                 with progress_bar(epochs, fitted.name, show=progress and group.leads) as advance:
-                    _train(loop, epochs, folder, advance, listeners)
+                    _train(loop, epochs, folder, advance, heard if callback is None else [*heard, callback])
                 history.records = loop.records
         finally:
             runner.close()
