@@ -4,6 +4,7 @@ config.json        settings that decide the result, which a resumed run must sha
 sessions.jsonl     one line for each start: time, versions, device, state of the git repository
 metrics.jsonl      one line per epoch
 log.txt            what forde had to say
+lock.json          while a process trains in it: which one
 checkpoints/       while it is running
 ensemble/          when it has finished, as `Ensemble.save` writes it
 """
@@ -33,6 +34,8 @@ from forde.training.history import Record
 from forde.training.loop import Loop
 from forde.training.optimiser_state import scale_learning_rate
 from forde.training.plain import canonical, described
+from forde.training.run_lock import NAME as LOCK
+from forde.training.run_lock import locked
 from forde.training.run_log import logged_to
 from forde.training.signals import StopRequest
 from forde.training.writers import JsonLines, read_records
@@ -72,7 +75,7 @@ class RunFolder:
     """Keeps a loop's state safe, and finds it again."""
 
     def __init__(self, folder: str | Path, schedule: Schedule, *, resume: bool, mesh: Mesh = ALONE) -> None:
-        self.mesh = mesh
+        self.mesh, self.resume = mesh, resume
         self.folder, self.schedule = Path(folder), schedule
         self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, keep=schedule.keep, run="")
         self.metrics: JsonLines | None = None
@@ -82,7 +85,7 @@ class RunFolder:
 
     def _check(self, resume: bool) -> None:
         try:
-            found = {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
+            found = {path.name for path in self.folder.iterdir()} - {LOCK} if self.folder.exists() else set()
         except OSError as error:
             raise FordeError(f"'{self.folder}' cannot be used: {error.strerror}; choose another folder.") from None
         if found and not resume:
@@ -107,6 +110,9 @@ class RunFolder:
     def _open_log(self, stack: ExitStack) -> None:
         with explaining_writes(self.folder, "choose a writable folder"):
             make_folder(self.folder)
+            if not self._has_result():  # which any number of processes may load
+                stack.enter_context(locked(self.folder))
+                self._check(self.resume)  # again: another process may have been here meanwhile
             stack.enter_context(logged_to(self.folder / LOG))
 
     def begin(self, decisive: dict[str, Any], how: dict[str, Any], environment: dict[str, Any]) -> None:
@@ -172,7 +178,10 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
-        return self.mesh.first((self.folder / ENSEMBLE / saving.CONFIG).exists)
+        return self.mesh.first(self._has_result)
+
+    def _has_result(self) -> bool:
+        return (self.folder / ENSEMBLE / saving.CONFIG).exists()
 
     def take_up(self, loop: Loop) -> None:
         """Bring the loop to where the run stands: at the newest checkpoint that is whole, or at its beginning."""
