@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import timedelta
 from uuid import uuid4
 
 import torch.distributed as dist
@@ -19,16 +20,24 @@ PAUSE = 0.01
 """Seconds between two looks at the store."""
 PATIENCE = 300
 """Seconds until a process that did not appear counts as lost; torch's stores wait as long."""
+SILENCE = 1800.0
+"""Seconds for which the others wait for a process that trains; one that hangs longer ends the job. Reading data,
+compiling a step and writing a checkpoint, for which all may wait for one, take less."""
+
+
+def limit() -> timedelta:
+    """`SILENCE` as torch takes it."""
+    return timedelta(seconds=SILENCE)
 
 
 def start_process_group(backend: str) -> None:
     """torch's process group of all processes, from the environment that torchrun sets."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        dist.init_process_group(backend)
+        dist.init_process_group(backend, timeout=limit())
         return
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), size, is_master=False)
-    dist.init_process_group(backend, store=fresh(store, rank, size), rank=rank, world_size=size)
+    dist.init_process_group(backend, store=fresh(store, rank, size), rank=rank, world_size=size, timeout=limit())
 
 
 def fresh(store: dist.Store, rank: int, size: int) -> dist.Store:

@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from forde.engine.meeting import start_process_group
-from forde.errors import FordeError
+from forde.engine import meeting
+from forde.engine.messages import packed, unpacked
+from forde.errors import FordeError, NonFiniteError
 
 Shape = tuple[int, int]
 """Shards of members × shards of the batch."""
@@ -68,9 +69,8 @@ class Axis:
         if self.size == 1:
             return tensors
         assert self.group is not None
-        labels: list[Any] = [None] * self.size
-        own = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
-        dist.all_gather_object(labels, own, group=self.group)
+        own = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()]
+        labels = self.told(own, device)
         found: dict[str, Tensor] = {}
         for index, each in enumerate(labels):
             sizes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in each]
@@ -83,6 +83,41 @@ class Axis:
             for (name, shape, dtype), part in zip(each, content.split(sizes), strict=True):
                 found[name] = part.clone().view(dtype).view(shape)  # a clone begins at an address that fits the type
         return found
+
+    def told(self, value: T, device: torch.device) -> list[T]:
+        """What each process has to say, in their order; `device` carries it.
+
+        >>> Axis().told({"lr": 0.1}, torch.device("cpu"))
+        [{'lr': 0.1}]
+        """
+        if self.size == 1:
+            return [value]
+        content = _as_tensor(packed(value), device)
+        lengths = self.gathered(torch.tensor([len(content)], device=device)).flatten().tolist()
+        padded = torch.zeros(max(lengths), dtype=torch.uint8, device=device)
+        padded[: len(content)] = content
+        rows = self.gathered(padded)
+        return [unpacked(_as_bytes(row[:length])) for row, length in zip(rows, lengths, strict=True)]
+
+    def heard(self, value: Any, device: torch.device) -> Any:
+        """What the first process has to say; what others give is not sent."""
+        assert self.group is not None
+        first = dist.get_global_rank(self.group, 0)
+        content = _as_tensor(packed(value if self.index == 0 else None), device)
+        length = torch.tensor([len(content)], device=device)
+        dist.broadcast(length, first, group=self.group)
+        if self.index != 0:
+            content = torch.empty(int(length), dtype=torch.uint8, device=device)
+        dist.broadcast(content, first, group=self.group)
+        return unpacked(_as_bytes(content))
+
+
+def _as_tensor(content: bytes, device: torch.device) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).to(device)
+
+
+def _as_bytes(tensor: Tensor) -> bytes:
+    return tensor.cpu().numpy().tobytes()
 
 
 def _bytes(tensor: Tensor) -> Tensor:
@@ -133,25 +168,23 @@ class Mesh:
         """
         if self.everyone.size == 1:
             return action()
-        outcome: list[Any] = [None, None]
         if self.leads:
             try:
-                outcome[0] = action()
+                found = action()
             except FordeError as error:
-                outcome[1] = error
-        dist.broadcast_object_list(outcome, src=0, group=self.everyone.group)
-        if outcome[1] is not None:
-            raise outcome[1]
-        result: T = outcome[0]
+                self.everyone.heard((type(error).__name__, str(error)), self.device)
+                raise
+            self.everyone.heard((None, found), self.device)
+            return found
+        error_name, told = self.everyone.heard(None, self.device)
+        if error_name is not None:
+            raise (NonFiniteError if error_name == NonFiniteError.__name__ else FordeError)(told)
+        result: T = told
         return result
 
     def each(self, value: T) -> list[T]:
         """What every process has to say, in their order."""
-        if self.everyone.size == 1:
-            return [value]
-        values: list[Any] = [None] * self.everyone.size
-        dist.all_gather_object(values, value, group=self.everyone.group)
-        return values
+        return self.everyone.told(value, self.device)
 
 
 ALONE = Mesh()
@@ -240,24 +273,27 @@ def joined(shape: Shape, device: torch.device) -> Iterator[Mesh]:
         torch.cuda.set_device(device)
     if made:
         with _explaining():
-            start_process_group("gloo" if device.type == "cpu" else "nccl")
+            meeting.start_process_group("gloo" if device.type == "cpu" else "nccl")
     try:
         with _explaining():
-            yield _mesh(shape, device)
+            yield _mesh(shape, device, made=made)
     finally:
         if made:
             dist.destroy_process_group()
 
 
-def _mesh(shape: Shape, device: torch.device) -> Mesh:
-    from torch.distributed.device_mesh import init_device_mesh
-
-    axes = init_device_mesh(device.type, shape, mesh_dim_names=("members", "data"))
-    rank = dist.get_rank()
+def _mesh(shape: Shape, device: torch.device, *, made: bool) -> Mesh:
+    """Groups along each axis, all of which wait for a silent process as long as `meeting.SILENCE` says."""
+    members, data = shape
+    rank, limit = dist.get_rank(), meeting.limit()
+    ranks = torch.arange(members * data).view(shape)
+    along = [ranks.T.tolist(), ranks.tolist()]
+    groups = [dist.new_subgroups_by_enumeration(lists, timeout=limit)[0] for lists in along]
+    everyone = dist.group.WORLD if made else dist.new_group(timeout=limit)
     return Mesh(
-        Axis(shape[0], rank // shape[1], axes.get_group("members")),
-        Axis(shape[1], rank % shape[1], axes.get_group("data")),
-        Axis(math.prod(shape), rank, dist.group.WORLD),
+        Axis(members, rank // data, groups[0]),
+        Axis(data, rank % data, groups[1]),
+        Axis(members * data, rank, everyone),
         device,
     )
 
@@ -270,6 +306,11 @@ def _explaining() -> Iterator[None]:
     except RuntimeError as error:
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
+        if re.search("timed? ?out", str(error), re.IGNORECASE):
+            raise FordeError(
+                f"another process of this training has said nothing for {meeting.SILENCE / 60:g} minutes and counts as "
+                "lost; see what it does, end it, then start all of them again with resume=True (--resume)."
+            ) from None
         raise FordeError(
             f"another process of this training has ended or cannot be reached ({_first_sentence(error)}); look at what "
             "it said, then start all of them again with resume=True (--resume), as torchrun --max-restarts does."

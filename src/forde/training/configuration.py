@@ -22,7 +22,7 @@ from forde.errors import FordeError
 from forde.methods import Method
 from forde.training.code_prints import comparable
 from forde.training.data_prints import describe_data
-from forde.training.feed import Feed
+from forde.training.feed import Feed, LoaderFeed
 from forde.training.git_state import git_state
 from forde.training.network_prints import describe_network
 from forde.training.plain import canonical, described
@@ -34,13 +34,14 @@ HOW_IT_COMPUTES = {"params", "foreach", "fused", "capturable", "differentiable"}
 def known_by(ensemble: Ensemble, feed: Feed, samples: int | None, mesh: Mesh) -> dict[str, Any]:
     """What ensemble and data are known again by.
 
-    The first process reads the data for all, and each its own where that lies in memory.
+    The first process reads the data for all, and each its own if that was given as arrays. Batches of a loader that
+    differ between processes are noticed when they are drawn.
 
     Args:
         samples: as in `describe_data`.
     """
     first: dict[str, Any] = mesh.first(lambda: describe_data(feed, samples))
-    own = not mesh.leads and feed.rows(0, 1) is not None
+    own = not mesh.leads and not isinstance(feed, LoaderFeed)
     data = describe_data(feed, first["samples"]) if own else {**first, "size": feed.size}
     return {"ensemble": describe_ensemble(ensemble), "data": data}
 

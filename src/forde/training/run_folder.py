@@ -28,7 +28,7 @@ from forde.engine.mesh import ALONE, Mesh
 from forde.engine.sharded import share_members
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, RunInterruptedError
-from forde.training.checkpoints import Checkpoints
+from forde.training.checkpoints import Checkpoint, Checkpoints
 from forde.training.configuration import as_format_1, first_difference, incomparable, short
 from forde.training.history import Record
 from forde.training.loop import Loop
@@ -193,13 +193,13 @@ class RunFolder:
         self._write_metrics(loop)
 
     def _restore(self, loop: Loop) -> None:
-        found = self.checkpoints.newest_first()
+        found = ((name, each.tensors, each.state) for name, each in self.checkpoints.newest_first())
         # One process reads: then the others need not see its disk, and all take the same checkpoint.
         while (candidate := self.mesh.first(lambda: next(found, None))) is not None:
-            name, checkpoint = candidate
+            name, tensors, state = candidate
             reason = None
             try:
-                loop.restore(checkpoint)
+                loop.restore(Checkpoint(tensors, state))
             except FordeError as error:
                 reason = str(error)
             if not self.mesh.anywhere(reason is not None):
