@@ -90,6 +90,30 @@ def attention(heads: int) -> nn.Module:
     return Net()
 
 
+class Holding(nn.Module):
+    def __init__(self, squash: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.squash, self.head = squash, nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.squash(self.head(x))
+
+
+class Scaled(nn.Module):
+    __constants__ = ("factor",)
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
+def holding(squash: Callable[[Tensor], Tensor]) -> nn.Module:
+    return Holding(squash)
+
+
 def with_network(make: Callable[[], nn.Module]) -> Callable[[], dict[str, Any]]:
     return lambda: {"trained": forde.Ensemble(make, 2), "method": "deep-ensemble", "engine": "eager"}
 
@@ -208,6 +232,17 @@ REFUSED: dict[str, tuple[Options, Options, str]] = {
         with_network(written(TANH + " * SCALE", SCALE=1.0)), with_network(written(TANH + " * SCALE", SCALE=2.0)),
         "ensemble.network.code.Net",
     ),
+    "a function that a module holds": (
+        with_network(partial(holding, helper("def squash(x): return x.tanh()"))),
+        with_network(partial(holding, helper("def squash(x): return x.sin()"))), "ensemble.network.code..squash",
+    ),
+    "an activation of torch's": (
+        with_network(partial(holding, torch.tanh)), with_network(partial(holding, torch.sin)), "(whole) = ",
+    ),
+    "a scripted network": (
+        with_network(lambda: nn.Sequential(nn.Linear(5, 3), torch.jit.script(Scaled(2.0)))),
+        with_network(lambda: nn.Sequential(nn.Linear(5, 3), torch.jit.script(Scaled(3.0)))), "network.modules.1",
+    ),
     "likelihood's own function": (with_loss(0.0), with_loss(0.1), "ensemble.likelihood.settings.function.code"),
     "one row of 5,000": (
         lambda: {"given": data(5000), "batch_size": 512}, lambda: {"given": (altered(4322, 5000), data(5000)[1]),
@@ -285,6 +320,7 @@ REFUSED: dict[str, tuple[Options, Options, str]] = {
 
 
 @pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step")  # torch 2.6 warns of itself
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @pytest.mark.parametrize("change", REFUSED)
 def test_refused_by_name(change: str, tmp_path: Path) -> None:
     before, after, field = REFUSED[change]
@@ -299,6 +335,11 @@ def test_refused_by_name(change: str, tmp_path: Path) -> None:
     assert left == kept, "a run that was refused is as it was"
     train(run, resume=True, **{**options, **before()})  # and goes on with what it was started with
     assert len(metrics(run)) == EPOCHS
+
+
+def test_the_page_counts_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert len(REFUSED) >= 15 and f"than the run was started with, {len(REFUSED)} kinds" in page
 
 
 # Of the same value every time, but random where it is read.
@@ -339,6 +380,9 @@ IRRELEVANT: dict[str, tuple[Options, Options, bool]] = {
     "how it is watched": (dict, lambda: {"keep": 1, "diagnostics_every": 1, "non_finite": "stop"}, True),
     "comments, docstrings and names of variables": (with_network(documented("One.")), with_network(renamed()), True),
     "a class of modules made anew": (with_network(written(TANH)), with_network(written(TANH)), True),
+    "globals with the names of attributes": (
+        with_network(written(TANH, inner=1.0, head=2.0)), with_network(written(TANH, inner=3.0)), True,
+    ),
     "processes that read the data": (
         lambda: {"given": DataLoader(Rows(), 16), "method": "deep-ensemble"},
         lambda: {"given": DataLoader(Rows(), 16, num_workers=1), "method": "deep-ensemble"}, True,

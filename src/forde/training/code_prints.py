@@ -1,17 +1,20 @@
 """What a function or class does, as a short text that changes with its code but not with where or when it runs.
 
 Of a function: its bytecode, constants, defaults, the plain values and functions that it takes from around it, and the
-same of those functions. Names of local variables, comments, docstrings and line numbers do not count. Bytecode belongs
-to a version of Python, which the text names; texts of different versions cannot be compared (`comparable`).
+same of those functions, as far as they are not installed packages'. Names of local variables, comments, docstrings and
+line numbers do not count. Bytecode belongs to a version of Python, which the text names; texts of different versions
+cannot be compared (`comparable`).
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import inspect
 import re
 import sys
+import sysconfig
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -23,6 +26,10 @@ LIBRARIES = ("torch", "forde", "numpy", "builtins", "functools", "operator", "ma
 """Whose code belongs to a version of theirs; it is known by its name."""
 MOST_BYTES = 1 << 26
 """Larger arrays around a function are taken by their shape."""
+MOST_FUNCTIONS = 2000
+"""That are followed from one to the next."""
+INSTALLED = ("site-packages", "dist-packages", sysconfig.get_paths()["stdlib"])
+"""In the paths of packages."""
 PYTHON = f"py{sys.version_info.major}.{sys.version_info.minor}"
 _PRINT = re.compile(r"(py\d+\.\d+):[0-9a-f]{16}")
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d+)?")
@@ -89,10 +96,12 @@ def _take(digest: Any, value: Any, seen: set[int]) -> bool:
 def _take_function(digest: Any, function: FunctionType, seen: set[int]) -> bool:
     if is_library(function):
         return False
-    if id(function) in seen:
+    if id(function) in seen or len(seen) > MOST_FUNCTIONS:
         return True
     seen.add(id(function))
     _take_code(digest, function.__code__, function.__doc__)
+    if _installed(function):
+        return True
     for part in (function.__defaults__ or (), tuple(sorted((function.__kwdefaults__ or {}).items()))):
         _take_plain(digest, part, seen)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -121,8 +130,21 @@ def _take_class(digest: Any, cls: type, seen: set[int]) -> bool:
             if name.startswith("__") and not isinstance(member, FunctionType):
                 continue
             digest.update(name.encode())
-            _take_plain(digest, member, seen)
+            if not _take(digest, member, seen):
+                _take_plain(digest, member, seen)
     return found
+
+
+def _installed(value: Any) -> bool:
+    """Whether a function or class belongs to a package, whose globals are its own affair."""
+    function = (
+        value
+        if isinstance(value, FunctionType)
+        else next((member for member in vars(value).values() if isinstance(member, FunctionType)), None)
+        if inspect.isclass(value)
+        else None
+    )
+    return function is not None and any(part in function.__code__.co_filename for part in INSTALLED)
 
 
 def _take_code(digest: Any, code: CodeType, docstring: str | None) -> None:
@@ -152,13 +174,14 @@ def _take_plain(digest: Any, value: Any, seen: set[int]) -> None:
     elif isinstance(value, (Tensor, np.ndarray)):
         digest.update(repr((tuple(value.shape), str(value.dtype))).encode())
         digest.update(_content(value))
-    elif callable(value) or isinstance(value, (staticmethod, classmethod, property)):
+    elif callable(value):
         digest.update(getattr(value, "__qualname__", type(value).__qualname__).encode())
-        _take(digest, value, seen)
+        if not _installed(value):
+            _take(digest, value, seen)
 
 
 def _content(array: Tensor | np.ndarray) -> bytes:
-    if array.nbytes > MOST_BYTES:
+    if array.nbytes > MOST_BYTES or (isinstance(array, Tensor) and array.requires_grad):  # one that is trained
         return b""
     if isinstance(array, np.ndarray):
         return b"" if array.dtype.hasobject else np.ascontiguousarray(array).tobytes()
@@ -168,8 +191,12 @@ def _content(array: Tensor | np.ndarray) -> bytes:
 
 
 def names_read(code: CodeType) -> list[str]:
-    """Global names that a function and those within it may read."""
-    names = set(code.co_names)
+    """Global names that a function and those within it read.
+
+    >>> names_read((lambda self: self.inner(scale)).__code__)
+    ['scale']
+    """
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             names.update(names_read(constant))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -25,6 +27,9 @@ def describe_network(network: nn.Module) -> dict[str, Any]:
     modules = dict(network.named_modules())
     classes = {type(module).__qualname__: type(module) for module in modules.values() if not is_library(type(module))}
     code = {name: code_print(cls) for name, cls in sorted(classes.items())}
+    for name, module in modules.items():
+        held = {key: value for key, value in vars(module).items() if _is_function(value) and not key.startswith("_")}
+        code |= {f"{name}.{key}": code_print(value) for key, value in held.items()}
     return {
         "modules": {name or "(whole)": _settings(module) for name, module in modules.items()},
         "code": {name: text for name, text in code.items() if text is not None},
@@ -42,20 +47,41 @@ def _settings(module: nn.Module) -> str:
     own = vars(module)
     names = own if not is_library(type(module)) else [name for name in _arguments(type(module)) if name in own]
     more = [
-        f"{name}={described(own[name])!r}"
+        f"{name}={_shown(own[name])}"
         for name in names
         if not name.startswith("_") and name not in ("training", "device") and f"{name}=" not in shown
         and _is_setting(own[name])
     ]  # fmt: skip
-    script = getattr(module, "code", None) if isinstance(module, torch.jit.ScriptModule) else None
-    return f"{type(module).__name__}({', '.join([*([shown] if shown else []), *more, *([script] if script else [])])})"
+    return f"{type(module).__name__}({', '.join([*([shown] if shown else []), *more, *_script(module)])})"
+
+
+def _script(module: nn.Module) -> list[str]:
+    """What a scripted module computes; it has no Python code."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return []
+    with suppress(RuntimeError, AttributeError):  # a container has no forward pass
+        return [hashlib.sha256(str(module.code).encode()).hexdigest()[:16]]
+    return []
+
+
+def _shown(value: Any) -> str:
+    """A setting in words; of a function its name, as its code is noted apart."""
+    found = described(value)
+    return repr(found.get("function", found) if isinstance(found, dict) else found)
 
 
 def _arguments(cls: Any) -> tuple[str, ...]:
-    return tuple(inspect.signature(cls.__init__).parameters)
+    try:
+        return tuple(inspect.signature(cls.__init__).parameters)
+    except (TypeError, ValueError):  # not written in Python
+        return ()
 
 
 def _is_setting(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(_is_setting(each) for each in value)
-    return value is None or isinstance(value, PLAIN) or (callable(value) and not isinstance(value, nn.Module))
+    return value is None or isinstance(value, PLAIN) or _is_function(value)
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, nn.Module)

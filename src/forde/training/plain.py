@@ -98,13 +98,25 @@ def described(value: Any) -> Any:
         name = f"{getattr(value, '__module__', '')}.{value.__qualname__}"
         code = _own_code(value)
         return {"function": name, **code} if code else name
+    return _described_object(value)
+
+
+def _described_object(value: Any) -> Any:
+    """Its repr; and where that does not say all, its class's code and the numbers and functions that it holds."""
     shown = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
     code = _own_code(type(value))
-    if not code and not isinstance(value, torch.nn.Module):
+    if not code and shown == repr(value) and not isinstance(value, torch.nn.Module):
         return shown
-    # An object that is called as a function is, or that a user's class makes: its numbers count too.
-    plain = {name: item for name, item in vars(value).items() if isinstance(item, (bool, int, float, str))}
-    return {"function": shown, **code, **described({k: v for k, v in plain.items() if k[0] != "_" and k != "training"})}
+    held = {
+        name: described(item)
+        for name, item in getattr(value, "__dict__", {}).items()
+        if name != "training" and (_is_function(item) or (name[0] != "_" and isinstance(item, (bool, int, float, str))))
+    }
+    return {"function": shown, **code, **held} if code or held else shown
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and hasattr(value, "__qualname__")
 
 
 def _own_code(value: Any) -> dict[str, str]:
