@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import forde
 from forde.training.history import History
+from forde.training.loop import Loop
 
 EPOCHS, STEPS = 3, 6
 """Of each run, and of each epoch."""
@@ -50,25 +51,31 @@ def metrics(run: Path) -> list[dict[str, float]]:
 
 
 class StopAfter:
-    """Raises out of training in the middle of an epoch, as a crash of the user's own code would."""
+    """Instead of `Loop._step`: raises after some steps, as a crash of the user's own code would, on any engine."""
 
     def __init__(self, steps: int) -> None:
-        self.left = steps
+        self.left, self.step = steps, Loop._step
 
-    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if module.training:
-            self.left -= 1
-            if self.left < 0:
-                raise RuntimeError("the plug was pulled")
+    def __get__(self, loop: Loop, owner: type[Loop]) -> Any:
+        return lambda x, y: self.take(loop, x, y)
+
+    def take(self, loop: Loop, x: Any, y: Any) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("the plug was pulled")
+        self.step(loop, x, y)
 
 
 def crash(run: Path, steps: int, **options: Any) -> None:
-    """A run that dies in the forward pass after this many whole steps."""
+    """A run that dies in a step after this many whole ones."""
     trained = options.pop("trained", None) or ensemble()
-    trained.members[0].register_forward_hook(StopAfter(steps))
+    step = Loop._step
+    Loop._step = StopAfter(steps)  # type: ignore[method-assign,assignment]
     try:
         train(run, trained, **options)
     except RuntimeError as error:
         assert "plug" in str(error)
     else:
         raise AssertionError("the run was to be interrupted")
+    finally:
+        Loop._step = step  # type: ignore[method-assign]

@@ -68,7 +68,7 @@ class TestStop:
     def test_gradient_is_found_before_it_reaches_a_file(self, tmp_path: Path) -> None:
         with pytest.raises(NonFiniteError, match="weights of member 1 are not finite in epoch 0"):
             train(tmp_path / "run", faulty({3}, "gradient"), method="deep-ensemble")
-        train(tmp_path / "run", faulty(set()), method="deep-ensemble", resume=True)
+        train(tmp_path / "run", faulty(set(), "gradient"), method="deep-ensemble", resume=True)
 
     def test_gradient_is_found_at_the_end_of_the_epoch(self) -> None:
         with pytest.raises(NonFiniteError, match="weights of member 1"):

@@ -24,7 +24,7 @@ def test_resumed_run_agrees(engine: str, optimizer: object, tmp_path: Path) -> N
 
     options = {"device": "cuda", "engine": engine, "optimizer": optimizer}
     train(tmp_path / "whole", make(), **options)
-    # What makes it crash is a forward hook, which compiled steps do not call.
+    # Left on one engine, gone on with on another.
     crash(tmp_path / "run", STEPS + 2, trained=make(), **{**options, "engine": engine.replace("compiled", "eager")})
     train(tmp_path / "run", make(), resume=True, **options)
     for found, expected in zip(metrics(tmp_path / "run"), metrics(tmp_path / "whole"), strict=True):

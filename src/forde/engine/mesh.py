@@ -109,7 +109,7 @@ class Axis:
         if self.index != 0:
             content = torch.empty(int(length), dtype=torch.uint8, device=device)
         dist.broadcast(content, first, group=self.group)
-        return unpacked(_as_bytes(content))
+        return value if self.index == 0 else unpacked(_as_bytes(content))
 
 
 def _as_tensor(content: bytes, device: torch.device) -> Tensor:
@@ -306,7 +306,8 @@ def _explaining() -> Iterator[None]:
     except RuntimeError as error:
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
-        if re.search("timed? ?out", str(error), re.IGNORECASE):
+        met = not isinstance(error, dist.DistStoreError)  # which comes of processes that did not appear
+        if met and re.search("timed? ?out", str(error), re.IGNORECASE):
             raise FordeError(
                 f"another process of this training has said nothing for {meeting.SILENCE / 60:g} minutes and counts as "
                 "lost; see what it does, end it, then start all of them again with resume=True (--resume)."
