@@ -137,13 +137,8 @@ def _take_class(digest: Any, cls: type, seen: set[int]) -> bool:
 
 def _installed(value: Any) -> bool:
     """Whether a function or class belongs to a package, whose globals are its own affair."""
-    function = (
-        value
-        if isinstance(value, FunctionType)
-        else next((member for member in vars(value).values() if isinstance(member, FunctionType)), None)
-        if inspect.isclass(value)
-        else None
-    )
+    members = vars(value).values() if inspect.isclass(value) else (value,)
+    function = next((member for member in members if isinstance(member, FunctionType)), None)
     return function is not None and any(part in function.__code__.co_filename for part in INSTALLED)
 
 
