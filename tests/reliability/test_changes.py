@@ -168,8 +168,8 @@ def with_scheduler(make: Callable[[Optimizer], LRScheduler]) -> Callable[[], dic
     return lambda: {"scheduler": make, "method": "deep-ensemble"}
 
 
-def in_sequence(gamma: float) -> Callable[[Optimizer], LRScheduler]:
-    return lambda o: SequentialLR(o, [LambdaLR(o, lambda epoch: 1.0), StepLR(o, 1, gamma)], [1])
+def in_sequence(gamma: float, start: int = 1) -> Callable[[Optimizer], LRScheduler]:
+    return lambda o: SequentialLR(o, [LambdaLR(o, lambda epoch: 1.0), StepLR(o, 1, gamma)], [start])
 
 
 def with_weight(weight: Any) -> Callable[[], dict[str, Any]]:
@@ -288,6 +288,9 @@ REFUSED: dict[str, tuple[Options, Options, str]] = {
     ),
     "gamma within SequentialLR": (
         with_scheduler(in_sequence(0.5)), with_scheduler(in_sequence(0.1)), "scheduler_settings._schedulers.1.gamma",
+    ),
+    "milestones of SequentialLR": (
+        with_scheduler(in_sequence(0.5)), with_scheduler(in_sequence(0.5, 2)), "scheduler_settings._milestones.0 = 1",
     ),
     "function of LambdaLR": (
         with_scheduler(lambda o: LambdaLR(o, lambda epoch: 0.5**epoch)),

@@ -31,6 +31,10 @@ HOW_IT_COMPUTES = {"params", "foreach", "fused", "capturable", "differentiable"}
 """In a parameter group of an optimiser; engines may change them."""
 
 
+NOT_SETTINGS = {"optimizer", "step", "_step_count", "_last_lr", "_get_lr_called_within_step", "_is_initial"}
+"""In a scheduler: where it stands, and whom it serves."""
+
+
 def known_by(ensemble: Ensemble, feed: Feed, samples: int | None, mesh: Mesh) -> dict[str, Any]:
     """What ensemble and data are known again by.
 
@@ -112,14 +116,14 @@ def describe_scheduler(scheduler: Any) -> dict[str, Any] | None:
     if scheduler is None:
         return None
     settings: dict[str, Any] = {"type": type(scheduler).__name__}
-    for name, value in vars(scheduler).items():
-        if name == "optimizer" or (callable(value) and name == "step"):
+    for name, value in sorted(vars(scheduler).items()):
+        if name in NOT_SETTINGS:
             continue
         if isinstance(value, LRScheduler):
             settings[name] = describe_scheduler(value)
         elif isinstance(value, (list, tuple)) and any(isinstance(each, LRScheduler) for each in value):
             settings[name] = [describe_scheduler(each) for each in value]
-        elif not name.startswith("_") or callable(value):
+        else:
             settings[name] = described(value)
     return settings
 
