@@ -22,7 +22,7 @@ def fault_tables() -> list[tuple[Path, list[str]]]:
     return tables
 
 
-def tests_in(path: Path) -> set[str]:
+def names_in(path: Path) -> set[str]:
     """Test functions and classes of a file, and `Class::test` within."""
     found = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -56,7 +56,7 @@ def test_every_fault_has_a_test_that_exists() -> None:
             assert named or (cell.startswith("the same") and above), f"no test is named in '{cell}'"
             for path, test in named:
                 assert path.is_file(), f"'{path.name}' in '{cell}' is no file"
-                assert test is None or test in tests_in(path), f"'{path.name}' has no '{test}'"
+                assert test is None or test in names_in(path), f"'{path.name}' has no '{test}'"
 
 
 def test_every_test_of_a_fault_is_in_a_table() -> None:
@@ -68,7 +68,7 @@ def test_every_test_of_a_fault_is_in_a_table() -> None:
     elsewhere = {"test_writers.py", "test_resume_cuda.py"}  # no faults: other places for records, and a GPU's tolerance
     for path in files:
         if path.name not in elsewhere and (path, None) not in named:
-            missing = {test for test in tests_in(path) if "::" not in test and (path, test) not in named}
+            missing = {test for test in names_in(path) if "::" not in test and (path, test) not in named}
             missing.discard("test_there_are_enough")  # counts the others
             missing -= {test.partition("::")[0] for of, test in named if of == path and test is not None}
             assert not missing, f"no row of {RELIABILITY.name} names {sorted(missing)} of {path.name}"
