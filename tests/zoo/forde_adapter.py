@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from independent_step import Named, Recipe, Step, buffers_of, movement, same_random_numbers
+from independent_step import Recipe, Step, buffers_of, movement, parameters_of, same_random_numbers
 from torch import Tensor, nn
 
 import forde
@@ -32,8 +32,8 @@ def forde_steps(
     n_members: int,
     recipe: Recipe,
     batches: Sequence[tuple[Tensor, Tensor]],
-    memory: str,
     *,
+    memory: str,
     data_size: int,
     lr: float,
 ) -> Taken:
@@ -49,10 +49,10 @@ def forde_steps(
             optimizer = torch.optim.SGD(engine.parameters(), lr=lr)
             for number, (x, y) in enumerate(batches):
                 same_random_numbers(number)
-                before = _parameters(ensemble)
+                before = parameters_of(ensemble.members)
                 report = engine.update(ensemble.as_input(x), y, optimizer, step=number, data_size=data_size)
                 engine.settle()
-                moved = movement(before, _parameters(ensemble), lr)
+                moved = movement(before, parameters_of(ensemble.members), lr)
                 steps.append(Step(report.losses.detach().clone(), moved, buffers_of(ensemble.members)))
             engine.close()
         except FordeError as error:
@@ -77,10 +77,6 @@ def _method(recipe: Recipe, ensemble: forde.Ensemble, inputs: Sequence[Tensor]) 
         options["repulsion_fraction"] = recipe.fraction
     method = forde.method(name, weight_decay=recipe.weight_decay, **options)
     return method.prepare(ensemble.members[0], TrainingData(lambda: iter(inputs), sum(map(len, inputs))))
-
-
-def _parameters(ensemble: forde.Ensemble) -> Named:
-    return [{name: p.detach().clone() for name, p in member.named_parameters()} for member in ensemble.members]
 
 
 class _Listening(logging.Handler):

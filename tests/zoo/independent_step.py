@@ -1,4 +1,4 @@
-"""One training step of an ensemble in plain PyTorch, written from the formulas alone: what every engine must agree with.
+"""A training step of an ensemble in plain PyTorch, written from the formulas alone: what every engine must agree with.
 
 M members, batch B, training set N; `sg` stops gradients; med is the true median (mean of the two middle values).
 Member i minimises
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -85,14 +85,14 @@ def independent_steps(
     for number, (x, y) in enumerate(batches):
         prepare(number)
         same_random_numbers(number)
-        before = _parameters(members)
-        losses = _gradients(members, recipe, x, y, data_size, second_moment)
+        before = parameters_of(members)
+        losses = _gradients(members, recipe, (x, y), data_size, second_moment)
         with torch.no_grad():
             for member in members:
                 for parameter in member.parameters():
                     if parameter.grad is not None:
                         parameter.sub_(lr * (parameter.grad + recipe.weight_decay * parameter))
-        steps.append(Step(losses, movement(before, _parameters(members), lr), buffers_of(members)))
+        steps.append(Step(losses, movement(before, parameters_of(members), lr), buffers_of(members)))
     return steps
 
 
@@ -108,19 +108,29 @@ def movement(before: Named, after: Named, lr: float) -> Named:
     return [{name: (old[name] - new[name]) / lr for name in old} for old, new in zip(before, after, strict=True)]
 
 
-def _parameters(members: Sequence[nn.Module]) -> Named:
-    return [{name: p.detach().clone() for name, p in member.named_parameters()} for member in members]
+def parameters_of(members: Iterable[nn.Module]) -> Named:
+    """Copies, by the names that they have without `torch.compile`."""
+    return [_copies(member.named_parameters()) for member in members]
 
 
-def buffers_of(members: Sequence[nn.Module]) -> Named:
-    """Copies."""
-    return [{name: b.detach().clone() for name, b in member.named_buffers()} for member in members]
+def buffers_of(members: Iterable[nn.Module]) -> Named:
+    """Copies, by the names that they have without `torch.compile`."""
+    return [_copies(member.named_buffers()) for member in members]
+
+
+def _copies(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    return {name.replace("_orig_mod.", ""): tensor.detach().clone() for name, tensor in tensors}
 
 
 def _gradients(
-    members: Sequence[nn.Module], recipe: Recipe, x: Tensor, y: Tensor, data_size: int, second_moment: Tensor | None
+    members: Sequence[nn.Module],
+    recipe: Recipe,
+    batch: tuple[Tensor, Tensor],
+    data_size: int,
+    second_moment: Tensor | None,
 ) -> Tensor:
     """Leave ∂(CE_i + R_i)/∂θ_i in `.grad`, and return the losses `[M]`."""
+    x, y = batch
     interact = len(members) > 1 and recipe.method != "deep-ensemble"
     objectives, losses, representations = [], [], []
     for member in members:
@@ -157,7 +167,7 @@ def _member(
             n = math.ceil(recipe.fraction * len(y))
             part, labels = x[:n].clone().requires_grad_(forde), y[:n]
             start = dict(_all_buffers(member))
-            with whole_batch_statistics(member) as statistics, moving(member, start):
+            with WholeBatchStatistics(member) as statistics, moving(member, start):
                 output = member(inputs.clone())
             with statistics.replayed(), moving(member, start, keep=False):
                 compared = member(part.clone())
@@ -228,8 +238,8 @@ def moving(member: nn.Module, start: dict[tuple[nn.Module, str], Tensor], *, kee
         module._buffers[name] = value
 
 
-class whole_batch_statistics:  # noqa: N801 (used as a context manager)
-    """Notes mean and variance that BatchNorm normalises the whole batch by, call by call; `replayed` uses them again."""
+class WholeBatchStatistics:
+    """Notes mean and variance of the whole batch at each call of BatchNorm; `replayed` normalises by them again."""
 
     def __init__(self, member: nn.Module) -> None:
         self.layers = [module for module in member.modules() if isinstance(module, _BatchNorm)]
@@ -242,7 +252,7 @@ class whole_batch_statistics:  # noqa: N801 (used as a context manager)
         for handle in handles:
             handle.remove()
 
-    def __enter__(self) -> whole_batch_statistics:
+    def __enter__(self) -> WholeBatchStatistics:
         def note(layer: _BatchNorm, given: tuple[Tensor], output: Tensor) -> None:
             if layer.training or layer.running_mean is None:
                 axes = [axis for axis in range(given[0].dim()) if axis != 1]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
+from animals import CLASSES, Residual, Then, add, floats, head
 from torch import Tensor, nn
 from torch.nn import functional as F
-from zoo import CLASSES, Residual, Then, add, floats, head
 
 S = nn.Sequential
 IMAGE = floats(2, 6, 6)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
+from animals import CLASSES, Mean, Then, add, floats, tokens
 from torch import Tensor, nn
 from torch.nn import functional as F
-from zoo import CLASSES, Mean, Then, add, floats, tokens
 
 S = nn.Sequential
 WORDS = tokens(5, 11)

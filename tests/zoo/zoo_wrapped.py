@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Callable
 
 import torch
+from animals import CLASSES, add, floats, tokens
 from torch import Tensor, nn
-from zoo import CLASSES, add, floats, tokens
 
 S = nn.Sequential
 ROW = floats(5)
@@ -73,6 +73,7 @@ add(
     lambda: torch.compile(perceptron(), backend="aot_eager"),
     ROW,
     refused=True,
+    formulas_of=perceptron,
 )
 add(
     "torch.compile'd module (AOT), deep ensemble",

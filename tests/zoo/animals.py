@@ -43,6 +43,8 @@ class Animal:
     come to is then compared in distribution."""
     replays: str | None = None
     """A buffer into which it writes its random numbers, and from which it takes them where `replay` is set."""
+    formulas_of: Make | None = None
+    """The same network without what keeps the formulas from running it."""
     tolerance: float = 1e-8
     """Largest relative difference; a network that computes in float32 inside has that precision."""
     needs: str | None = None

@@ -1,25 +1,23 @@
-"""Every animal with every engine, and what came out as a row of `docs/networks.md`."""
+"""Every animal with every engine: what came out, and whether that is right."""
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import zoo_habits  # noqa: F401 (each adds its animals)
 import zoo_images  # noqa: F401
 import zoo_sequences  # noqa: F401
+import zoo_state  # noqa: F401
 import zoo_wrapped  # noqa: F401
+from animals import Animal
 from forde_adapter import Taken, forde_steps, members_of
 from independent_step import Step, independent_steps
 from torch import Tensor
-from zoo import ZOO, Animal
 
-PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
 ENGINES = ("eager", "vectorized", "compiled")
 LR, DATA_SIZE = 0.1, 40
 ABSOLUTE = 1e-12
@@ -55,7 +53,11 @@ def trials(animal: Animal) -> list[Trial]:
 
 def outcomes(animal: Animal) -> dict[Trial, Outcome]:
     """Of every trial."""
-    right = {} if animal.refused else {part: _right(animal, part=part) for part in {False, animal.part}}
+    right = (
+        {}
+        if animal.refused and animal.formulas_of is None
+        else {part: _right(animal, part=part) for part in {False, animal.part}}
+    )
     return {trial: _outcome(animal, trial, right.get(trial.part)) for trial in trials(animal)}
 
 
@@ -67,11 +69,13 @@ def _outcome(animal: Animal, trial: Trial, right: list[Step] | None) -> Outcome:
         return Outcome("raw error", f"raw {type(error).__name__}: {text[:200]}")
     if taken.refused is not None:
         return Outcome(taken.refused, _fault_of_sentence(animal, trial, taken.refused))
+    if not taken.steps:
+        return Outcome("wrong", taken.log[-1])
     if right is None:
         return Outcome(EXACT, "a sentence was expected, but steps were made")
     if animal.replays is not None:
         right = _right(animal, part=trial.part, draws=taken.steps)
-    wrong = differences(taken.steps, right, animal.tolerance)
+    wrong = _equal_draws(animal, taken.steps) + differences(taken.steps, right, animal.tolerance)
     cell = PLAIN if any("after all" in line for line in taken.log) else EXACT
     if wrong and animal.random and trial.engine != "eager":
         cell, wrong = DRAWN, _differences_in_distribution(animal, trial)
@@ -101,11 +105,10 @@ def _attempt(animal: Animal, trial: Trial, batches: list[tuple[Tensor, Tensor]],
     given = [x.clone() for x, _ in batches]
     recipe = animal.recipe(part=trial.part)
     with _float64():
-        taken = forde_steps(
-            trial.engine, animal.make, animal.members, recipe, batches, trial.memory, data_size=DATA_SIZE, lr=lr
-        )
+        how = {"memory": trial.memory, "data_size": DATA_SIZE, "lr": lr}
+        taken = forde_steps(trial.engine, animal.make, animal.members, recipe, batches, **how)
     if not all(torch.equal(x, before) for (x, _), before in zip(batches, given, strict=True)):
-        raise AssertionError("the caller's batch was changed")
+        return Taken([], None, ["the caller's batch was changed"])
     return taken
 
 
@@ -121,7 +124,7 @@ def _right(
     recipe, batches = animal.recipe(part=part), batches or animal.batches()
     with _float64(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        members = list(members_of(animal.make, animal.members).members)
+        members = list(members_of(animal.formulas_of or animal.make, animal.members).members)
 
         def prepare(step: int) -> None:
             if draws is not None and animal.replays is not None:
@@ -134,6 +137,15 @@ def _right(
         return independent_steps(
             members, recipe, batches, data_size=DATA_SIZE, lr=lr, second_moment=moment, prepare=prepare
         )
+
+
+def _equal_draws(animal: Animal, found: list[Step]) -> list[str]:
+    """Whether members that should draw for themselves drew the same."""
+    if animal.replays is None:
+        return []
+    first, second = ([member[animal.replays] for member in step.buffers] for step in found)
+    alike = torch.equal(first[0], first[1]) or torch.equal(first[0], second[0])
+    return ["members or steps drew equal random numbers"] if alike else []
 
 
 def differences(found: list[Step], right: list[Step], tolerance: float) -> list[str]:
@@ -162,7 +174,7 @@ def _compare(what: str, found: Tensor, right: Tensor, tolerance: float, wrong: l
 
 
 def _differences_in_distribution(animal: Animal, trial: Trial) -> list[str]:
-    """Whether losses and gradients have other means over many draws from the same weights, or members equal draws."""
+    """Whether losses and gradients have other means over many draws from the same weights."""
     batches = animal.batches()[:1] * DRAWS
     found = _stacked(_attempt(animal, trial, batches, TINY_LR).steps)
     right = _stacked(_right(animal, part=trial.part, batches=batches, lr=TINY_LR))
@@ -176,20 +188,3 @@ def _stacked(steps: list[Step]) -> Tensor:
     return torch.stack(
         [torch.cat([s.losses, *(g.flatten() for member in s.moved for g in member.values())]) for s in steps]
     )
-
-
-HEADINGS = ["network", "method", "eager", "vectorized", "compiled", "memory low", "part of the batch"]
-
-
-def row(animal: Animal, found: dict[Trial, Outcome]) -> list[str]:
-    """The animal's row, sentences written out."""
-
-    def cell(memory: str, part: bool, engines: tuple[str, ...] = ENGINES) -> str:
-        cells = {engine: found[Trial(engine, memory, part)].cell for engine in engines}
-        if len(set(cells.values())) == 1:
-            return cells[engines[0]]
-        return "; ".join(f"{engine}: {text}" for engine, text in cells.items())
-
-    whole = [found[Trial(engine, "speed", False)].cell for engine in ENGINES]
-    part = cell("speed", part=True) if animal.part else ""
-    return [animal.name, animal.method, *whole, cell("low", False, ("eager", "compiled")), part]
