@@ -12,6 +12,7 @@ import zoo_habits  # noqa: F401 (each adds its animals)
 import zoo_images  # noqa: F401
 import zoo_sequences  # noqa: F401
 import zoo_state  # noqa: F401
+import zoo_unusual  # noqa: F401
 import zoo_wrapped  # noqa: F401
 from animals import Animal
 from forde_adapter import Taken, forde_steps, members_of
@@ -48,7 +49,8 @@ def trials(animal: Animal) -> list[Trial]:
     """All of them. engine="auto" has no column: it must be as good as the loop."""
     ways = [(engine, memory) for engine in ENGINES for memory in ("speed", "low")]
     found = [Trial(engine, memory, False) for engine, memory in [*ways, ("auto", "speed")]]
-    return found + [Trial(engine, memory, True) for engine, memory in ways if animal.part]
+    on_part = [("eager", "speed"), ("eager", "low"), ("vectorized", "speed"), ("compiled", "speed")]
+    return found + [Trial(engine, memory, True) for engine, memory in on_part if animal.part]
 
 
 def outcomes(animal: Animal) -> dict[Trial, Outcome]:

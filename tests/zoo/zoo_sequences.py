@@ -204,12 +204,12 @@ def over_words(**how: object) -> nn.Module:
     return Embedded(nn.Embedding(11, 6, **how))  # type: ignore[arg-type]
 
 
-add("attention by module", AttentionByModule, STEPS, part=True)
+add("attention by module", AttentionByModule, STEPS)
 add("attention by module, deep ensemble", AttentionByModule, STEPS, method="deep-ensemble")
 add("attention by function", AttentionByFunction, STEPS, method="forde-pca", part=True)
 add("causal attention by function", lambda: AttentionByFunction(causal=True), STEPS, method="function-rde", part=True)
 add("attention by hand", AttentionByHand, STEPS, method="forde-identity, log_prob")
-add("encoder layer", encoder, STEPS, part=True)
+add("encoder layer", encoder, STEPS)
 add(
     "encoder layer, norm first, GELU",
     lambda: encoder(norm_first=True, activation="gelu"),
@@ -221,6 +221,7 @@ add(
     lambda: S(nn.TransformerEncoderLayer(6, 2, 8, dropout=0.2, batch_first=True), nn.Flatten(), nn.Linear(24, CLASSES)),
     STEPS,
     random=True,
+    method="function-rde",
 )
 add("encoder layer under weight-RDE", encoder, STEPS, method="weight-rde")
 add("LSTM", lambda: recurrent(nn.LSTM), STEPS)
@@ -231,7 +232,7 @@ add(
     method="function-rde",
 )
 add("LSTM with projection, deep ensemble", lambda: recurrent(nn.LSTM, 3, proj_size=3), STEPS, method="deep-ensemble")
-add("GRU", lambda: recurrent(nn.GRU), STEPS, method="forde-identity, log_prob", part=True)
+add("GRU", lambda: recurrent(nn.GRU), STEPS, method="forde-identity, log_prob")
 add("plain recurrent layer", lambda: recurrent(nn.RNN), STEPS, method="weight-rde")
 add("recurrent cell", Cell, STEPS, method="forde-pca")
 add("graph network (matrix and index_add)", Graph, STEPS, part=True)

@@ -170,7 +170,7 @@ add("hook that calls float()", lambda: hooked("float"), ROW)
 add("backward hook of a module, deep ensemble", lambda: hooked("backward"), ROW, method="deep-ensemble")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    add("weight_norm, older kind", normed(torch.nn.utils.weight_norm), ROW, part=True)
+    add("weight_norm, older kind", normed(torch.nn.utils.weight_norm), ROW)
     add("weight_norm, parametrisation", normed(parametrizations.weight_norm), ROW, part=True)
     add("spectral_norm, older kind", normed(torch.nn.utils.spectral_norm), ROW, part=True)
     add("spectral_norm, parametrisation", normed(parametrizations.spectral_norm), ROW, part=True)
