@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-import zoo_habits  # noqa: F401 (each adds its animals)
-import zoo_images  # noqa: F401
-import zoo_sequences  # noqa: F401
-import zoo_state  # noqa: F401
-import zoo_unusual  # noqa: F401
-import zoo_wrapped  # noqa: F401
 from animals import Animal
 from forde_adapter import Taken, forde_steps, members_of
 from independent_step import Step, independent_steps
 from torch import Tensor
+
+for group in ("images", "sequences", "habits", "state", "unusual", "wrapped"):
+    importlib.import_module(f"zoo_{group}")  # each adds its animals
 
 ENGINES = ("eager", "vectorized", "compiled")
 LR, DATA_SIZE = 0.1, 40
