@@ -10,6 +10,8 @@ from independent_step import Recipe
 from torch import Tensor, nn
 
 CLASSES = 3
+PART = 0.4
+"""Share of the batch; 0.4 of 6 samples are 3, rounded up."""
 RECIPES = {
     "deep-ensemble": Recipe("deep-ensemble"),
     "weight-rde": Recipe("weight-rde"),
@@ -51,7 +53,7 @@ class Animal:
     """An optional package."""
 
     def recipe(self, *, part: bool) -> Recipe:
-        return replace(RECIPES[self.method], fraction=0.5 if part else 1.0)
+        return replace(RECIPES[self.method], fraction=PART if part else 1.0)
 
     def batches(self) -> list[tuple[Tensor, Tensor]]:
         """Two of one shape."""

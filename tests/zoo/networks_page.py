@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import torch
-from animals import ZOO, Animal
+from animals import PART, ZOO, Animal
 from trials import DRAWN, ENGINES, EXACT, PLAIN, Outcome, Trial
 
 PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
@@ -26,7 +26,8 @@ compares losses, gradients and buffers with a step written from the formulas in 
 - **(1)**: this sentence, below the table, is raised instead, and nothing is computed.
 
 `engine="auto"` is exact wherever `"eager"` is. *Memory low* is of the eager and the compiled engine: `"vectorized"`
-refuses it. *Part of the batch* is `repulsion_fraction=0.5`, tried where the cell is filled. Made with torch {TORCH}.
+refuses it. *Part of the batch* is `repulsion_fraction={PART}`, tried where the cell is filled. Made with torch {TORCH}.
+Models of Hugging Face are tried where `transformers` is installed.
 
 """
 

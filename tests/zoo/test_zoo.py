@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging
 from pathlib import Path
 
 import independent_step
@@ -13,6 +14,12 @@ from independent_step import Recipe, independent_steps
 from networks_page import PAGE, TORCH, line, names_of, row, sentences_of
 from torch import Tensor, nn
 from trials import differences, outcomes
+
+
+@pytest.fixture(autouse=True)
+def no_records_of_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch describes every traced tensor in a record that pytest would keep."""
+    monkeypatch.setattr(logging.getLogger("torch.__trace"), "disabled", True)
 
 
 @pytest.mark.parametrize("name", ZOO)

@@ -33,7 +33,7 @@ class Trial(NamedTuple):
     part: bool
 
     def __str__(self) -> str:
-        return f"{self.engine}, memory={self.memory}" + (", half of the batch" if self.part else "")
+        return f"{self.engine}, memory={self.memory}" + (", part of the batch" if self.part else "")
 
 
 class Outcome(NamedTuple):
