@@ -25,6 +25,11 @@ class Taken(NamedTuple):
     log: list[str]
     """What the library logged meanwhile."""
 
+    @property
+    def plainly(self) -> bool:
+        """Whether members were looped over although something else was asked for, which the log must say."""
+        return any("after all" in line or "one by one" in line for line in self.log)
+
 
 def forde_steps(
     engine_name: str,

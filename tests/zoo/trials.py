@@ -76,7 +76,7 @@ def _outcome(animal: Animal, trial: Trial, right: list[Step] | None) -> Outcome:
     if animal.replays is not None:
         right = _right(animal, part=trial.part, draws=taken.steps)
     wrong = _equal_draws(animal, taken.steps) + differences(taken.steps, right, animal.tolerance)
-    cell = PLAIN if any("after all" in line for line in taken.log) else EXACT
+    cell = PLAIN if taken.plainly else EXACT
     if wrong and animal.random and trial.engine != "eager":
         cell, wrong = DRAWN, _differences_in_distribution(animal, trial)
     return Outcome("wrong" if wrong else cell, f"{len(wrong)} wrong, {wrong[0]}" if wrong else None)
