@@ -45,6 +45,8 @@ class Animal:
     come to is then compared in distribution."""
     replays: str | None = None
     """A buffer into which it writes its random numbers, and from which it takes them where `replay` is set."""
+    between: Callable[[nn.Module], None] | None = None
+    """What a callback does to each member after the first step."""
     formulas_of: Make | None = None
     """The same network without what keeps the formulas from running it."""
     tolerance: float = 1e-8

@@ -41,8 +41,13 @@ def forde_steps(
     memory: str,
     data_size: int,
     lr: float,
+    between: Callable[[nn.Module], None] | None = None,
 ) -> Taken:
-    """Steps of gradient descent by an engine, one on each batch; everything but a `FordeError` is passed on."""
+    """Steps of gradient descent by an engine, one on each batch; everything but a `FordeError` is passed on.
+
+    Args:
+        between: called with each member after the first step.
+    """
     steps: list[Step] = []
     with _Listening() as listening, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's advice on vmap, TorchScript and its compiler
@@ -53,6 +58,9 @@ def forde_steps(
             engine.fuse = False  # traced operations run one by one: the same program without a C++ compiler at work
             optimizer = torch.optim.SGD(engine.parameters(), lr=lr)
             for number, (x, y) in enumerate(batches):
+                if number == 1 and between is not None:
+                    for member in ensemble.members:
+                        between(member)
                 same_random_numbers(number)
                 before = parameters_of(ensemble.members)
                 report = engine.update(ensemble.as_input(x), y, optimizer, step=number, data_size=data_size)

@@ -14,7 +14,7 @@ from forde_adapter import Taken, forde_steps, members_of
 from independent_step import Step, independent_steps
 from torch import Tensor
 
-for group in ("images", "sequences", "habits", "state", "unusual", "wrapped"):
+for group in ("images", "sequences", "habits", "state", "changed", "unusual", "wrapped"):
     importlib.import_module(f"zoo_{group}")  # each adds its animals
 
 ENGINES = ("eager", "vectorized", "compiled")
@@ -105,7 +105,7 @@ def _attempt(animal: Animal, trial: Trial, batches: list[tuple[Tensor, Tensor]],
     given = [x.clone() for x, _ in batches]
     recipe = animal.recipe(part=trial.part)
     with _float64():
-        how = {"memory": trial.memory, "data_size": DATA_SIZE, "lr": lr}
+        how = {"memory": trial.memory, "data_size": DATA_SIZE, "lr": lr, "between": animal.between}
         taken = forde_steps(trial.engine, animal.make, animal.members, recipe, batches, **how)
     if not all(torch.equal(x, before) for (x, _), before in zip(batches, given, strict=True)):
         return Taken([], None, ["the caller's batch was changed"])
@@ -127,6 +127,9 @@ def _right(
         members = list(members_of(animal.formulas_of or animal.make, animal.members).members)
 
         def prepare(step: int) -> None:
+            if step == 1 and animal.between is not None:
+                for member in members:
+                    animal.between(member)
             if draws is not None and animal.replays is not None:
                 for member, buffers in zip(members, draws[step].buffers, strict=True):
                     member.replay = True
