@@ -52,7 +52,7 @@ class DenseBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            S(nn.BatchNorm2d(2 + 2 * i), nn.ReLU(), nn.Conv2d(2 + 2 * i, 2, 3, padding=1)) for i in range(3)
+            S(nn.BatchNorm2d(2 + 2 * i), nn.ReLU(), nn.Conv2d(2 + 2 * i, 2, 3, padding=1)) for i in range(2)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -139,15 +139,13 @@ add(
     lambda: S(nn.Conv2d(2, 4, 2, 2), ConvNeXtBlock(), head(4)),
     IMAGE,
     method="forde-pca, log_prob",
-    part=True,
 )
 add(
     "MBConv block (depthwise, squeeze-excite)",
     lambda: S(nn.Conv2d(2, 3, 3, padding=1), mbconv(), head(3)),
     IMAGE,
-    part=True,
 )
-add("DenseNet block", lambda: S(DenseBlock(), head(8)), IMAGE, method="forde-identity, log_prob", part=True)
+add("DenseNet block", lambda: S(DenseBlock(), head(6)), IMAGE, method="forde-identity, log_prob", part=True)
 add("U-Net with bilinear upsampling", lambda: S(UNet(), head(3)), IMAGE)
 add(
     "1D convolutions",

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 S = nn.Sequential
 WORDS = tokens(5, 11)
 STEPS = floats(4, 6)
+FEW_STEPS = floats(3, 6)
 
 
 class AttentionByModule(nn.Module):
@@ -224,24 +225,31 @@ add(
     method="function-rde",
 )
 add("encoder layer under weight-RDE", encoder, STEPS, method="weight-rde")
-add("LSTM", lambda: recurrent(nn.LSTM), STEPS)
+add("LSTM", lambda: recurrent(nn.LSTM), FEW_STEPS, members=2)
 add(
     "LSTM, two layers, both directions",
     lambda: recurrent(nn.LSTM, 10, num_layers=2, bidirectional=True),
-    STEPS,
+    FEW_STEPS,
     method="function-rde",
+    members=2,
 )
-add("LSTM with projection, deep ensemble", lambda: recurrent(nn.LSTM, 3, proj_size=3), STEPS, method="deep-ensemble")
-add("GRU", lambda: recurrent(nn.GRU), STEPS, method="forde-identity, log_prob")
-add("plain recurrent layer", lambda: recurrent(nn.RNN), STEPS, method="weight-rde")
-add("recurrent cell", Cell, STEPS, method="forde-pca")
+add(
+    "LSTM with projection, deep ensemble",
+    lambda: recurrent(nn.LSTM, 3, proj_size=3),
+    FEW_STEPS,
+    method="deep-ensemble",
+    members=2,
+)
+add("GRU", lambda: recurrent(nn.GRU), FEW_STEPS, method="forde-identity, log_prob", members=2)
+add("plain recurrent layer", lambda: recurrent(nn.RNN), FEW_STEPS, method="weight-rde")
+add("recurrent cell", Cell, FEW_STEPS, method="forde-pca")
 add("graph network (matrix and index_add)", Graph, STEPS, part=True)
 add("graph attention (scatter)", GraphAttention, STEPS, method="forde-identity, log_prob")
 add("set network (DeepSets)", DeepSets, STEPS, method="forde-pca", part=True)
 add("set transformer", SetTransformer, STEPS)
 add("mixture of experts, soft", SoftExperts, floats(6), part=True)
 add("mixture of experts, best two", TopExperts, floats(6), method="forde-pca")
-add("mixture of experts, routed", RoutedExperts, floats(6))
+add("mixture of experts, routed", RoutedExperts, floats(6), members=2)
 add("embedding", over_words, WORDS, method="function-rde", part=True)
 add("embedding under weight-RDE", over_words, WORDS, method="weight-rde")
 add("embedding with padding_idx", lambda: over_words(padding_idx=2), WORDS, method="deep-ensemble")

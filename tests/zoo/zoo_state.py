@@ -171,7 +171,7 @@ add("backward hook of a module, deep ensemble", lambda: hooked("backward"), ROW,
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     add("weight_norm, older kind", normed(torch.nn.utils.weight_norm), ROW)
-    add("weight_norm, parametrisation", normed(parametrizations.weight_norm), ROW, part=True)
+    add("weight_norm, parametrisation", normed(parametrizations.weight_norm), ROW)
     add("spectral_norm, older kind", normed(torch.nn.utils.spectral_norm), ROW, part=True)
     add("spectral_norm, parametrisation", normed(parametrizations.spectral_norm), ROW, part=True)
     add("spectral_norm of a convolution", normed_convolution(parametrizations.spectral_norm), IMAGE, method="forde-pca")
