@@ -271,3 +271,16 @@ def test_one_value_per_channel_is_refused_as_by_torch() -> None:
     engine = EagerEngine(forde.Ensemble(Perceptron, 2).train(), METHODS["logit"]())
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         engine.step(torch.randn(1, 6), torch.zeros(1, dtype=torch.long))
+
+
+@pytest.mark.parametrize("engine", [EagerEngine, VectorizedEngine])
+@pytest.mark.parametrize(
+    ("fraction", "batch", "part"), [(0.25, 10, 3), (0.5, 7, 4), (0.01, 8, 1), (0.99, 8, 8), (0.5, 8, 4), (1.0, 7, 7)]
+)
+def test_a_share_that_is_no_whole_number_is_rounded_up(
+    engine: type[Engine], fraction: float, batch: int, part: int
+) -> None:
+    ensemble = forde.Ensemble(lambda: MLP(4, [5], CLASSES), 2).train()
+    runner = engine(ensemble, forde.method("forde-identity", repulsion_fraction=fraction))
+    report = runner.step(torch.randn(batch, 4), torch.arange(batch) % CLASSES)
+    assert report.z.shape == (2, part, 4)

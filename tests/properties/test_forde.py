@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import forde
-from forde.engine import EagerEngine, exchange
+from forde.engine import EagerEngine, VectorizedEngine, exchange
 from forde.kernels import PCA, RBF, Identity, Median, PrincipalDirections, Tuned, fit_pca
 from forde.kernels.distance import squared_distances
 from forde.rules import WGD
@@ -219,7 +221,40 @@ def test_float32_matches_float64(G: Tensor) -> None:
     torch.testing.assert_close(narrow.double(), wide, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 1.0), (torch.float16, 1e-5)])
+@pytest.mark.parametrize("engine", [EagerEngine, VectorizedEngine])
+def test_half_precision_networks_are_compared_by_whole_directions(
+    engine: type[EagerEngine], dtype: torch.dtype, size: float
+) -> None:
+    """The input gradient of a linear network's logit is a row of its weight: s = W_y/‖W_y‖, here in float64."""
+    ensemble = forde.Ensemble(lambda: nn.Linear(D, 3), 2)
+    with torch.no_grad():
+        for member in ensemble.members:
+            member.weight *= size
+    ensemble.to(dtype)
+    x, y = torch.randn(B, D).to(dtype), torch.tensor([0, 1, 2, 0])
+    expected = torch.stack([F.normalize(member.weight.detach().double()[y], dim=-1) for member in ensemble.members])
+    z = engine(ensemble, forde.method("forde-identity")).forward(x, y, repel=True).z
+    torch.testing.assert_close(z.double(), expected, rtol=0, atol=1e-6)
+
+
 class TestPca:
+    @pytest.mark.parametrize("route", ["moment", "gram", "randomised"])
+    def test_low_rank_keeps_the_directions_of_largest_variance(
+        self, route: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """RRᵀ is the best approximation of rank 2 to the second moment, as numpy's singular values give it."""
+        if route == "randomised":
+            monkeypatch.setattr("forde.kernels.pca.LARGE_INPUT", 10)
+        size = 60 if route == "gram" else 20
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(40, size, dtype=torch.float64, generator=generator)
+        x = x * torch.logspace(1, -2, size, dtype=torch.float64)[torch.randperm(size, generator=generator)]
+        _, singular, v = np.linalg.svd(x.numpy(), full_matrices=False)
+        expected = (v[:2].T * (singular[:2] ** 2 / 39)) @ v[:2]
+        root = PCA(rank=2).prepare(lambda: iter(x.split(16))).matrix(x.device, x.dtype)
+        torch.testing.assert_close(root @ root.T, torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
+
     def test_explained_variance(self) -> None:
         x = torch.randn(500, 3, dtype=torch.float64) * torch.tensor([10.0, 1.0, 0.1])
         pca = fit_pca(lambda: iter(x.split(64)))

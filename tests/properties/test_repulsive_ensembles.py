@@ -173,6 +173,15 @@ class TestFeatures:
         assert basis.shape[0] == 1 and bool(basis.isfinite().all())
         assert directions(torch.zeros(M, 9), 5).shape[1] == 9
 
+    @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e15])
+    def test_directions_do_not_depend_on_the_size_of_loss_gradients(self, scale: float) -> None:
+        """Late in training they are tiny, and their squares are 0 in float32."""
+        gradients = torch.randn(M, 12, generator=torch.Generator().manual_seed(0))
+        expected = directions(gradients.double(), 3).float()
+        found = directions(scale * gradients, 3)
+        assert found.shape == expected.shape
+        torch.testing.assert_close((found @ expected.T).abs(), torch.eye(3), atol=1e-4, rtol=0)
+
     def test_fixed_bandwidth_scaling(self) -> None:
         """F → cF with ℓ fixed and the median bandwidth: K unchanged, repulsion scaled by 1/c; not so as published."""
         z, gradients = torch.randn(2, M, 1, 12, dtype=torch.float64)

@@ -86,3 +86,23 @@ def test_von_mises_fisher_is_the_rbf_of_unit_vectors() -> None:
     z = vectors()
     z = z / z.norm(dim=-1, keepdim=True)
     torch.testing.assert_close(VonMisesFisher(3.0)(z, z).values, RBF(bandwidth=2 / 3)(z, z).values)
+
+
+@pytest.mark.parametrize(("distance", "value"), [("geodesic", math.pi / 2), ("chord", math.sqrt(2))])
+def test_laplace_divides_by_the_root_of_the_bandwidth(distance: str, value: float) -> None:
+    """A right angle at h = 9: h has the unit of a squared distance, so the exponent is the distance over 3."""
+    u = torch.eye(2, dtype=torch.float64).unsqueeze(1)
+    found = Laplace(bandwidth=9.0, distance=distance)(u, u).values[0, 1, 0]
+    assert float(found) == pytest.approx(math.exp(-value / 3))
+
+
+@pytest.mark.parametrize("kernel", [Laplace(), Laplace(distance="chord")], ids=repr)
+def test_laplace_with_the_median_weighs_typical_neighbours_alike_at_any_scale(kernel: Laplace) -> None:
+    """Under the median heuristic the kernel depends on ratios of distances only."""
+
+    def fan(width: float) -> Tensor:
+        angles = width * torch.tensor([0.0, 0.3, 0.5, 1.0], dtype=torch.float64)
+        z = torch.stack([angles.cos(), angles.sin()], dim=-1).unsqueeze(1)
+        return kernel(z, z).values
+
+    torch.testing.assert_close(fan(1e-2), fan(1e-3), rtol=1e-4, atol=1e-6)

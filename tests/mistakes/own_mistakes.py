@@ -1,0 +1,5 @@
+"""More mistakes."""
+
+from trying import Mistake
+
+OWN: tuple[Mistake, ...] = ()

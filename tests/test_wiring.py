@@ -1,0 +1,272 @@
+"""What `fit` hands to the step, and what it writes down: seen from outside, by networks and spaces that take notes."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import forde
+from forde.data.description import Description, Images
+from forde.kernels import RBF
+from forde.kernels.base import Similarity
+from forde.models import MLP
+from forde.spaces import InputGradients
+
+QUIET: dict[str, Any] = {"engine": "eager", "progress": False, "diagnostics_every": 0}
+SEVENS = 20, 7
+"""Samples and batch size: two whole batches and a rest."""
+
+
+class Noting(nn.Module):
+    """A linear classifier that notes which rows it was trained on; the first feature is a row's number."""
+
+    def __init__(self, notes: list[list[int]], inputs: int = 4) -> None:
+        super().__init__()
+        self.notes, self.linear = notes, nn.Linear(inputs, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.notes.append(x.flatten(1)[:, 0].round().int().tolist())
+        return self.linear(x.flatten(1))
+
+
+def rows(n: int = SEVENS[0]) -> tuple[Tensor, Tensor]:
+    x = torch.randn(n, 4, generator=torch.Generator().manual_seed(0))
+    x[:, 0] = torch.arange(n)
+    return x, torch.arange(n) % 3
+
+
+def images(n: int = SEVENS[0]) -> Images:
+    """The first pixel of an image is its number."""
+    pixels = torch.randint(0, 256, (n, 2, 2, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pixels[:, 0, 0, 0] = torch.arange(n)
+    # With a standard deviation of 1/255 a normalised pixel is the byte.
+    description = Description("numbers", 3, (2, 2, 1), (0.0,), (1 / 255,), {"train": n}, "made here")
+    return Images(pixels.numpy(), (torch.arange(n) % 3).numpy(), description, "made here")
+
+
+SOURCES: dict[str, Callable[[int], Any]] = {
+    "tensors": lambda batch_size: rows(),
+    "dataset": lambda batch_size: TensorDataset(*rows()),
+    "loader": lambda batch_size: DataLoader(TensorDataset(*rows()), batch_size=batch_size, shuffle=True),
+    "loader with a generator": lambda batch_size: DataLoader(
+        TensorDataset(*rows()), batch_size=batch_size, shuffle=True, generator=torch.Generator()
+    ),
+    "images": lambda batch_size: images(),
+}
+every_source = pytest.mark.parametrize("source", SOURCES)
+
+
+def batches(source: Any, *, epochs: int = 1, batch_size: int = SEVENS[1], **options: Any) -> list[list[int]]:
+    """Which rows each step of a training run saw."""
+    notes: list[list[int]] = []
+    single = forde.Ensemble(lambda: Noting(notes), 1)
+    forde.fit(single, "deep-ensemble", source, epochs=epochs, batch_size=batch_size, lr=1e-3, **{**QUIET, **options})
+    return notes
+
+
+class TestOrder:
+    @every_source
+    def test_each_epoch_sees_every_row_once_in_an_order_of_its_own(self, source: str) -> None:
+        seen = batches(SOURCES[source](SEVENS[1]), epochs=4, drop_last=False)
+        assert [len(batch) for batch in seen] == 4 * [7, 7, 6]
+        epochs = [tuple(chain(*seen[start : start + 3])) for start in range(0, 12, 3)]
+        assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
+        assert len(set(epochs)) == 4
+
+    @every_source
+    def test_the_seed_alone_decides_the_order(self, source: str) -> None:
+        def order(seed: int, elsewhere: int) -> list[list[int]]:
+            torch.manual_seed(elsewhere)
+            return batches(SOURCES[source](SEVENS[1]), seed=seed, epochs=2)
+
+        assert order(3, elsewhere=0) == order(3, elsewhere=1) != order(4, elsewhere=0)
+
+    def test_a_loader_that_was_used_before_gives_the_order_of_a_new_one(self) -> None:
+        make = SOURCES["loader with a generator"]
+        used = make(7)
+        for _ in range(3):
+            list(used)
+        assert batches(used, epochs=2) == batches(make(7), epochs=2)
+
+    @pytest.mark.parametrize("source", ["tensors", "dataset", "images"])
+    @pytest.mark.parametrize(
+        ("batch_size", "drop_last", "sizes"),
+        [(7, True, [7, 7]), (7, False, [7, 7, 6]), (30, True, [20]), (30, False, [20]), (10, True, [10, 10])],
+    )
+    def test_the_last_batch_is_left_out_where_that_is_asked_for(
+        self, source: str, batch_size: int, drop_last: bool, sizes: list[int]
+    ) -> None:
+        seen = batches(SOURCES[source](batch_size), batch_size=batch_size, drop_last=drop_last)
+        assert [len(batch) for batch in seen] == sizes
+
+    @every_source
+    def test_what_is_left_out_changes_from_epoch_to_epoch(self, source: str) -> None:
+        seen = batches(SOURCES[source](SEVENS[1]), epochs=6, drop_last=True)
+        assert set(chain(*seen)) == set(range(20))
+
+
+class TestRepulsion:
+    def test_every_so_many_steps_are_counted_over_all_epochs(self) -> None:
+        """Two epochs of three steps, and repulsion in every fifth: in steps 0 and 5, not 0 and 3."""
+        steps, repelling = [], []
+        size = 18
+
+        class Counting(Noting):
+            def forward(self, x: Tensor) -> Tensor:
+                steps.append(len(steps) // 2)  # two members
+                return super().forward(x)
+
+        def scalar(output: Tensor, y: Tensor) -> Tensor:
+            repelling.append(steps[-1])
+            return output[:, 0] * output[:, 1]
+
+        method = forde.Method(space=InputGradients(output=scalar), repulsion_every=5)
+        pair = forde.Ensemble(lambda: Counting([]), 2)
+        forde.fit(pair, method, rows(size), epochs=2, batch_size=6, lr=1e-3, **QUIET)
+        assert len(steps) == 12 and repelling == [0, 0, 5, 5]
+
+    def test_weight_is_that_of_the_epoch(self) -> None:
+        asked: set[int] = set()
+
+        def weight(epoch: int) -> float:
+            asked.add(epoch)
+            return float(epoch == 1)
+
+        trio = forde.Ensemble(lambda: MLP(4, [8], 3), 3)
+        method = forde.method("forde-identity", repulsion_weight=weight)
+        history = forde.fit(trio, method, rows(), epochs=3, lr=1e-3, **QUIET)
+        assert [repulsion != 0 for repulsion in history["repulsion"]] == [False, True, False]
+        assert asked == {0, 1, 2}
+
+    @every_source
+    def test_weight_rde_is_divided_by_the_number_of_samples(self, source: str) -> None:
+        """R_i = (1/N) ln Σ_j exp(−‖θ_i − θ_j‖²/h), h = med/ln M, of the weights before the only step."""
+        members = 4
+        ensemble = forde.Ensemble(lambda: Noting([]), members)
+        theta = torch.stack([torch.cat([p.detach().flatten() for p in m.parameters()]) for m in ensemble.members])
+        squared = (theta[:, None] - theta[None]).double().square().sum(-1)
+        h = float(squared.flatten().quantile(0.5)) / math.log(members)
+        expected = (-squared / h).exp().sum(1).log().mean() / 20
+        history = forde.fit(ensemble, "weight-rde", SOURCES[source](12), epochs=1, batch_size=12, lr=0.0, **QUIET)
+        assert history["repulsion"][0] == pytest.approx(float(expected), rel=1e-5)
+
+    def test_loss_is_the_mean_over_members_and_samples(self) -> None:
+        trio = forde.Ensemble(lambda: MLP(4, [8], 3), 3)
+        x, y = rows()
+        with torch.no_grad():
+            expected = torch.stack([F.cross_entropy(member(x), y) for member in trio.members]).mean()
+        history = forde.fit(trio, "forde-identity", (x, y), epochs=1, batch_size=10, lr=0.0, **QUIET)
+        assert history["loss"] == [pytest.approx(float(expected), rel=1e-5)]
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(4, 32), nn.Dropout(0.5), nn.Linear(32, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.drop(torch.tanh(self.first(x))))
+
+
+def equal_rows() -> tuple[Tensor, Tensor]:
+    """Whatever their order, they are the same data."""
+    return torch.ones(16, 4), torch.ones(16)
+
+
+class TestDropout:
+    @pytest.mark.parametrize("engine", ["eager", "vectorized"])
+    def test_the_seed_alone_decides_what_is_dropped(self, engine: str) -> None:
+        def trained(seed: int, elsewhere: int) -> Tensor:
+            torch.manual_seed(elsewhere)
+            pair = forde.Ensemble(Masked, 2, likelihood="regression")
+            options = {**QUIET, "engine": engine}
+            forde.fit(pair, "forde-identity", equal_rows(), epochs=2, batch_size=8, lr=0.01, seed=seed, **options)
+            return torch.cat([p.detach().flatten() for p in pair.parameters()])
+
+        first = trained(0, elsewhere=1)
+        assert torch.equal(first, trained(0, elsewhere=2))
+        assert not torch.allclose(first, trained(1, elsewhere=1), atol=1e-4)
+
+    @pytest.mark.parametrize("engine", ["eager", "vectorized"])
+    def test_members_drop_different_units(self, engine: str) -> None:
+        """Equal weights and equal data: what differs between members is what is dropped."""
+
+        def after_a_step(rate: float) -> list[Tensor]:
+            trio = forde.Ensemble(Masked, 3, likelihood="regression")
+            for member in trio.members:
+                member.load_state_dict(trio.members[0].state_dict())
+                member.drop.p = rate
+            options = {**QUIET, "engine": engine}
+            forde.fit(trio, "deep-ensemble", equal_rows(), epochs=1, batch_size=16, lr=0.1, **options)
+            return [member.first.weight.detach() for member in trio.members]
+
+        a, b, c = after_a_step(0.5)
+        assert not torch.allclose(a, b) and not torch.allclose(b, c) and not torch.allclose(a, c)
+        a, b, c = after_a_step(0.0)
+        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(a, c)
+
+
+class _Tracked(torch.autograd.Function):
+    """The identity, whose node in the graph holds a token."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, token: object) -> Tensor:
+        ctx.token = token
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor, None]:
+        return cotangents[0], None
+
+
+class _Token:
+    """Something that a weak reference can point to."""
+
+
+@pytest.mark.parametrize(("memory", "expected"), [("speed", 4), ("balanced", 2), ("low", 0)])
+def test_graphs_that_wait_while_members_are_compared(memory: Any, expected: int) -> None:
+    tokens: list[weakref.ref[_Token]] = []
+    waiting: list[int] = []
+
+    class Tracked(MLP):
+        def forward(self, x: Tensor) -> Tensor:
+            token = _Token()
+            tokens.append(weakref.ref(token))
+            return super().forward(_Tracked.apply(x, token))
+
+    class Looking(RBF):
+        def __call__(self, live: Tensor, frozen: Tensor) -> Similarity:
+            waiting.append(sum(token() is not None for token in tokens))
+            return super().__call__(live, frozen)
+
+    method = forde.Method(space=InputGradients(), kernel=Looking())
+    ensemble = forde.Ensemble(lambda: Tracked(4, [8], 3), 4)
+    forde.fit(ensemble, method, rows(), epochs=1, batch_size=20, lr=1e-3, memory=memory, **QUIET)
+    assert waiting == [expected]
+
+
+class TestModes:
+    def test_fit_and_load_leave_the_ensemble_ready_to_predict(self, tmp_path: Any) -> None:
+        make = lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))  # noqa: E731
+        pair = forde.Ensemble(make, 2)
+        x, y = rows()
+        forde.fit(pair, "forde-identity", (x, y), epochs=1, batch_size=10, lr=1e-3, progress=False)
+        loaded = forde.Ensemble.load(pair.save(tmp_path), make)
+        for each in (pair, loaded):
+            assert not any(module.training for module in each.modules())
+        # The ensemble as a plain module: dropout and batch statistics would show.
+        with torch.no_grad():
+            expected = pair(x)
+            torch.testing.assert_close(pair(x), expected)
+            torch.testing.assert_close(loaded(x[:1]), expected[:, :1])
