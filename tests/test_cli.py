@@ -76,6 +76,16 @@ def test_corrupt_writes_the_layout_of_cifar_c(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["contrast.npy", "fog.npy", "labels.npy"]
 
 
+def test_corrupt_takes_the_split_and_the_constants_that_are_asked_for(tmp_path: Path) -> None:
+    options = ("--type", "contrast", "--split", "train", "--preset", "tiny")
+    result = run("corrupt", "digits", "out", *options, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    clean = forde.data.load("digits", "train").images
+    written = np.load(tmp_path / "out" / "contrast.npy")[: len(clean)]
+    assert np.array_equal(written, corrupt(clean, "contrast", 1, preset="tiny"))
+    assert not np.array_equal(written, corrupt(clean, "contrast", 1)), "the constants matter"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -215,6 +215,63 @@ def test_method_options_reach_the_method() -> None:
         small(FordeClassifier, method=forde.Method(), method_options=options).fit(X, y)
 
 
+@BOTH
+def test_every_option_of_training_reaches_it(estimator: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen in the fitted ensemble, in the records, and in what `forde.fit` is called with."""
+    seen: dict[str, Any] = {}
+    real = forde.fit
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        seen.update(kwargs)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr("forde.estimators.fit", noting)
+    X, y = blobs()
+    options = {"n_estimators": 3, "method": "lit", "hidden": (5, 4), "batch_norm": True, "epochs": 10}
+    fitted = estimator(**options, batch_size=9, lr=0.004, weight_decay=0.03, random_state=1).fit(X, y)
+    assert fitted.history_.method.name == "lit"
+    assert [prior.weight_decay for prior in fitted.history_.method.priors] == [0.03]
+    assert seen["batch_size"] == 9
+    # Constant to half of the epochs, then linear to 1 % at nine tenths.
+    expected = [0.004 * factor for factor in (1, 1, 1, 1, 1, 1, 0.7525, 0.505, 0.2575, 0.01)]
+    assert fitted.history_["lr"] == pytest.approx(expected)
+    members = fitted.ensemble_.members
+    assert len(members) == 3
+    for member in members:
+        widths = [layer.out_features for layer in member.modules() if isinstance(layer, nn.Linear)]
+        assert widths == [5, 4, 2], "two classes, or a mean and a variance"
+        assert sum(isinstance(layer, nn.BatchNorm1d) for layer in member.modules()) == 2
+
+
+def test_random_state_decides_the_start_and_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[tuple[int, int]] = []
+    real = forde.fit
+
+    def noting(ensemble: forde.Ensemble, *args: Any, **kwargs: Any) -> Any:
+        seeds.append((ensemble.seed, kwargs["seed"]))
+        return real(ensemble, *args, **kwargs)
+
+    monkeypatch.setattr("forde.estimators.fit", noting)
+    for random_state in (0, 1):
+        small(FordeClassifier, epochs=1, random_state=random_state).fit(*blobs())
+    (start, order), (other_start, other_order) = seeds
+    assert start != other_start and order != other_order
+
+
+def test_options_of_the_method_come_before_those_of_the_estimator() -> None:
+    fitted = small(FordeClassifier, epochs=1, weight_decay=0.5, method_options={"weight_decay": 0.25}).fit(*blobs())
+    assert [prior.weight_decay for prior in fitted.history_.method.priors] == [0.25]
+
+
+@BOTH
+def test_a_row_predicts_the_same_alone_as_in_a_batch(estimator: type) -> None:
+    X, y = blobs()
+    fitted = small(estimator).fit(X, y)
+    together = fitted.predict_uncertainty(X).total
+    alone = np.concatenate([fitted.predict_uncertainty(X[i : i + 1]).total for i in range(len(X))])
+    np.testing.assert_allclose(alone, together, rtol=1e-12, atol=1e-14)
+
+
 def test_own_network() -> None:
     X, y = blobs()
     asked: list[tuple[int, int]] = []

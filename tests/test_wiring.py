@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from forde.kernels import RBF
 from forde.kernels.base import Similarity
 from forde.models import MLP
 from forde.spaces import InputGradients
+from forde.training.image_feed import Augmentation
 
 QUIET: dict[str, Any] = {"engine": "eager", "progress": False, "diagnostics_every": 0}
 SEVENS = 20, 7
@@ -54,15 +56,18 @@ def images(n: int = SEVENS[0]) -> Images:
     return Images(pixels.numpy(), (torch.arange(n) % 3).numpy(), description, "made here")
 
 
-SOURCES: dict[str, Callable[[int], Any]] = {
-    "tensors": lambda batch_size: rows(),
-    "dataset": lambda batch_size: TensorDataset(*rows()),
-    "loader": lambda batch_size: DataLoader(TensorDataset(*rows()), batch_size=batch_size, shuffle=True),
-    "loader with a generator": lambda batch_size: DataLoader(
-        TensorDataset(*rows()), batch_size=batch_size, shuffle=True, generator=torch.Generator()
-    ),
-    "images": lambda batch_size: images(),
+def loader(batch_size: int, n: int, **options: Any) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(*rows(n)), batch_size=batch_size, shuffle=True, **options)
+
+
+SOURCES: dict[str, Callable[..., Any]] = {
+    "tensors": lambda batch_size, n=SEVENS[0]: rows(n),
+    "dataset": lambda batch_size, n=SEVENS[0]: TensorDataset(*rows(n)),
+    "loader": lambda batch_size, n=SEVENS[0]: loader(batch_size, n),
+    "loader with a generator": lambda batch_size, n=SEVENS[0]: loader(batch_size, n, generator=torch.Generator()),
+    "images": lambda batch_size, n=SEVENS[0]: images(n),
 }
+"""Ways to give n rows, by default those of SEVENS."""
 every_source = pytest.mark.parametrize("source", SOURCES)
 
 
@@ -167,6 +172,94 @@ class TestRepulsion:
             expected = torch.stack([F.cross_entropy(member(x), y) for member in trio.members]).mean()
         history = forde.fit(trio, "forde-identity", (x, y), epochs=1, batch_size=10, lr=0.0, **QUIET)
         assert history["loss"] == [pytest.approx(float(expected), rel=1e-5)]
+
+
+@every_source
+def test_a_metric_is_fitted_to_all_rows(source: str) -> None:
+    """Trace of XᵀX/(N−1) over more rows than are looked at in one piece."""
+    n = 1500
+    data = SOURCES[source](500, n=n)
+    x = torch.from_numpy(data.images).double() if source == "images" else rows(n)[0].double()
+    trio = forde.Ensemble(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), 2)
+    history = forde.fit(trio, "forde-pca", data, epochs=1, batch_size=500, lr=1e-9, **QUIET)
+    expected = float(x.square().sum() / (n - 1))
+    assert history.method.kernel.metric.pca.total_variance == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("augmentation", "left", "right"),
+    [(None, {255}, {0}), (Augmentation(pad=0), {0, 255}, {0, 255}), (Augmentation(pad=1, flip=False), {0, 255}, {0})],
+)
+def test_images_are_augmented_where_that_is_asked_for(
+    augmentation: Augmentation | None, left: set[int], right: set[int]
+) -> None:
+    """White on the left, black on the right: flips bring white to the right edge, crops bring black to the left one."""
+    seen: dict[str, set[int]] = {"left": set(), "right": set()}
+
+    class Looking(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                seen["left"] |= set(x[..., 0].flatten().round().int().tolist())
+                seen["right"] |= set(x[..., 3].flatten().round().int().tolist())
+            return super().forward(x)
+
+    pixels = np.zeros((60, 4, 4, 1), dtype=np.uint8)
+    pixels[:, :, :2] = 255
+    description = Description("halves", 2, (4, 4, 1), (0.0,), (1 / 255,), {"train": 60}, "made here")
+    single = forde.Ensemble(lambda: Looking(nn.Flatten(), nn.Linear(16, 2)), 1)
+    data = Images(pixels, np.arange(60) % 2, description, "made here")
+    forde.fit(single, "deep-ensemble", data, epochs=1, batch_size=20, lr=1e-6, augmentation=augmentation, **QUIET)
+    assert seen == {"left": left, "right": right}
+
+
+class TestDiagnostics:
+    def test_values_by_hand(self) -> None:
+        """Of linear members, whose input gradients are rows of their weights, on the last batch's first 128 rows."""
+        x, y = rows(200)
+        y = (torch.arange(200) % 7 == 0).long() + (torch.arange(200) % 11 == 0).long()
+        x[:, 0] = torch.arange(200)
+        notes: list[list[int]] = []
+        trio = forde.Ensemble(lambda: Noting(notes), 3)
+        with torch.no_grad():
+            for member in trio.members:
+                member.linear.weight[:, 0] /= 100  # the row's number would outweigh the rest
+        history = forde.fit(
+            trio, "deep-ensemble", (x, y), epochs=1, batch_size=200, lr=0.0, **{**QUIET, "diagnostics_every": 1}
+        )
+        chosen = notes[-1][:128]
+        with torch.no_grad():
+            votes = [member.linear(x[chosen]).argmax(-1) for member in trio.members]
+            gradients = [member.linear.weight[y[chosen]] for member in trio.members]
+            pairs = [(0, 1), (0, 2), (1, 2)]
+            cosine = torch.stack([F.cosine_similarity(gradients[i], gradients[j], dim=-1) for i, j in pairs]).mean()
+            different = torch.stack([(votes[i] != votes[j]).double() for i, j in pairs]).mean()
+        assert 0 < float(different) < 1
+        assert history["gradient_cosine"][0] == pytest.approx(float(cosine), abs=1e-5)
+        assert history["disagreement"][0] == pytest.approx(float(different), abs=1e-9)
+
+    def test_every_step_is_in_training_mode(self) -> None:
+        """Measuring is in evaluation mode, and must not last."""
+        notes: list[list[int]] = []
+        pair = forde.Ensemble(lambda: Noting(notes), 2)
+        forde.fit(pair, "deep-ensemble", rows(), epochs=3, batch_size=10, lr=1e-3, **{**QUIET, "diagnostics_every": 1})
+        assert len(notes) == 3 * 2 * 2, "epochs, steps and members; the network notes what it does in training mode"
+
+
+@pytest.mark.parametrize("engine", ["eager", "vectorized"])
+def test_gradients_are_not_left_behind(engine: Any) -> None:
+    """The user's own backward pass would add to them."""
+    pair = forde.Ensemble(lambda: MLP(4, [8], 3), 2)
+    forde.fit(pair, "forde-identity", rows(), epochs=1, lr=1e-3, **{**QUIET, "engine": engine})
+    assert all(parameter.grad is None for parameter in pair.parameters())
+
+
+def test_no_member_shares_its_start_with_another_of_any_seed() -> None:
+    starts = [
+        tuple(member.weight.detach().flatten().tolist())
+        for seed in range(4)
+        for member in forde.Ensemble(lambda: nn.Linear(2, 2), 4, seed=seed).members
+    ]
+    assert len(set(starts)) == 16
 
 
 class Masked(nn.Module):

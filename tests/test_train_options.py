@@ -1,0 +1,105 @@
+"""`forde train`: every option reaches the run, and what is printed is what the run says."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+from typer.testing import CliRunner
+
+import forde
+from forde.cli import app
+from forde.commands.train import MODELS, network_factory, train
+
+
+def weight_decay(seen: dict[str, Any]) -> float:
+    (prior,) = seen["method"].priors
+    return prior.weight_decay
+
+
+def width(seen: dict[str, Any]) -> int:
+    return next(m.out_features for m in seen["ensemble"].members[0].modules() if isinstance(m, nn.Linear))
+
+
+OPTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], Any], Any]] = {
+    "--epochs": ("2", lambda seen: seen["epochs"], 2),
+    "--method": ("lit", lambda seen: seen["method"].name, "lit"),
+    "--members": ("3", lambda seen: seen["ensemble"].n_members, 3),
+    "--hidden": ("9,7", width, 9),
+    "--batch-size": ("100", lambda seen: seen["batch_size"], 100),
+    "--lr": ("0.03", lambda seen: seen["lr"], 0.03),
+    "--weight-decay": ("0.002", weight_decay, 0.002),
+    "--seed": ("7", lambda seen: (seen["seed"], seen["ensemble"].seed), (7, 7)),
+    "--augment": ("", lambda seen: seen["augmentation"], forde.Augmentation()),
+    "--device": ("cpu", lambda seen: str(seen["device"]), "cpu"),
+    "--precision": ("bf16", lambda seen: seen["precision"], "bf16"),
+    "--engine": ("eager", lambda seen: seen["engine"], "eager"),
+    "--memory": ("balanced", lambda seen: seen["memory"], "balanced"),
+    "--checkpoint-every": ("2", lambda seen: seen["checkpoint_every"], 2),
+    "--checkpoint-minutes": ("5", lambda seen: seen["checkpoint_minutes"], 5.0),
+    "--keep": ("3", lambda seen: seen["keep"], 3),
+    "--non-finite": ("skip", lambda seen: seen["non_finite"], "skip"),
+    "--resume": ("", lambda seen: seen["resume"], True),
+    "--mesh": ("1x1", lambda seen: tuple(seen["mesh"]), (1, 1)),
+}
+ELSEWHERE = {"--data", "--run", "--model", "--tensorboard", "--data-dir"}
+"""Options that other tests here or in other files look at."""
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `forde.fit` is called with."""
+    found: dict[str, Any] = {}
+    real = forde.fit
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        found.update(inspect.signature(real).bind(*args, **kwargs).arguments)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(forde, "fit", noting)
+    return found
+
+
+def invoke(run: Path, *arguments: str) -> str:
+    options = ["--data", "digits", "--run", str(run), "--epochs", "1", "--hidden", "4", "--device", "cpu"]
+    result = CliRunner().invoke(app, ["train", *options, *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_every_option_reaches_the_run(seen: dict[str, Any], tmp_path: Path) -> None:
+    words = [word for option, (value, _, _) in OPTIONS.items() for word in (option, value) if word]
+    invoke(tmp_path / "run", *words)
+    found = {option: look(seen) for option, (_, look, _) in OPTIONS.items()}
+    assert found == {option: expected for option, (_, _, expected) in OPTIONS.items()}
+    assert Path(seen["run"]) == tmp_path / "run"
+
+
+def test_every_option_is_looked_at() -> None:
+    known = {f"--{name.replace('_', '-')}" for name in inspect.signature(train).parameters}
+    missing = known - set(OPTIONS) - ELSEWHERE
+    assert not missing, f"add {sorted(missing)} to OPTIONS, with how it shows in what fit is given"
+
+
+def test_what_is_printed_is_the_last_record(tmp_path: Path) -> None:
+    printed = invoke(tmp_path / "run", "--epochs", "3", "--members", "2")
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert float(re.search(r"loss ([\d.]+) after 3 epochs", printed)[1]) == pytest.approx(records[-1]["loss"], abs=1e-4)
+    assert abs(records[-1]["loss"] - records[0]["loss"]) > 1e-3
+    saved = forde.Ensemble.load(tmp_path / "run" / "ensemble", network_factory("mlp", "4", forde.data.load("digits")))
+    assert saved.n_members == 2
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_models_are_those_of_their_names(model: str) -> None:
+    digits = forde.data.load("digits")
+    network = network_factory(model, "4", digits)()
+    expected = forde.models.MLP(64, [4], 10) if model == "mlp" else getattr(forde.models, model)(10, channels=1)
+    shapes = lambda net: {name: p.shape for name, p in net.named_parameters()}  # noqa: E731
+    assert type(network) is type(expected) and shapes(network) == shapes(expected)
