@@ -188,6 +188,21 @@ class TestFolded:
             same, value, stride = before[name]
             assert tensor is same and torch.equal(tensor, value) and tensor.stride() == stride
 
+    @pytest.mark.parametrize("eps", [1e-5, 0.5])
+    @pytest.mark.parametrize(("bias", "affine"), [(True, True), (False, True), (True, False)])
+    def test_every_number_of_batch_norm_is_folded_in(self, eps: float, bias: bool, affine: bool) -> None:
+        """(conv(x) − mean)/√(var + eps) · weight + bias, all of them unlike what a new layer has."""
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Conv2d(2, 3, 3, bias=bias), nn.BatchNorm2d(3, eps=eps, affine=affine)).double()
+        shaken(network)
+        if affine:
+            nn.init.normal_(network[1].weight)
+            nn.init.normal_(network[1].bias)
+        x = torch.randn(4, 2, 6, 6, dtype=torch.float64)
+        fast = folded(network.eval())
+        assert not any(isinstance(layer, nn.BatchNorm2d) for layer in fast.modules())
+        torch.testing.assert_close(fast(x), network(x))
+
     def test_hooks_random_constants_and_subclasses_are_respected(self) -> None:
         class Noisy(nn.Module):
             def forward(self, x: Tensor) -> Tensor:

@@ -59,7 +59,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     real = forde.fit
 
     def noting(*args: Any, **kwargs: Any) -> Any:
-        found.update(inspect.signature(real).bind(*args, **kwargs).arguments)
+        bound = inspect.signature(real).bind(*args, **kwargs)
+        bound.apply_defaults()
+        found.update(bound.arguments)
         return real(*args, **kwargs)
 
     monkeypatch.setattr(forde, "fit", noting)

@@ -6,6 +6,7 @@ import math
 import weakref
 from collections.abc import Callable
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from forde.spaces import InputGradients
 from forde.training.image_feed import Augmentation
 
 QUIET: dict[str, Any] = {"engine": "eager", "progress": False, "diagnostics_every": 0}
-SEVENS = 20, 7
+N, SIZE = 20, 7
 """Samples and batch size: two whole batches and a rest."""
 
 
@@ -41,13 +42,13 @@ class Noting(nn.Module):
         return self.linear(x.flatten(1))
 
 
-def rows(n: int = SEVENS[0]) -> tuple[Tensor, Tensor]:
+def rows(n: int = N) -> tuple[Tensor, Tensor]:
     x = torch.randn(n, 4, generator=torch.Generator().manual_seed(0))
     x[:, 0] = torch.arange(n)
     return x, torch.arange(n) % 3
 
 
-def images(n: int = SEVENS[0]) -> Images:
+def images(n: int = N) -> Images:
     """The first pixel of an image is its number."""
     pixels = torch.randint(0, 256, (n, 2, 2, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     pixels[:, 0, 0, 0] = torch.arange(n)
@@ -61,17 +62,17 @@ def loader(batch_size: int, n: int, **options: Any) -> DataLoader[Any]:
 
 
 SOURCES: dict[str, Callable[..., Any]] = {
-    "tensors": lambda batch_size, n=SEVENS[0]: rows(n),
-    "dataset": lambda batch_size, n=SEVENS[0]: TensorDataset(*rows(n)),
-    "loader": lambda batch_size, n=SEVENS[0]: loader(batch_size, n),
-    "loader with a generator": lambda batch_size, n=SEVENS[0]: loader(batch_size, n, generator=torch.Generator()),
-    "images": lambda batch_size, n=SEVENS[0]: images(n),
+    "tensors": lambda batch_size, n=N: rows(n),
+    "dataset": lambda batch_size, n=N: TensorDataset(*rows(n)),
+    "loader": lambda batch_size, n=N: loader(batch_size, n),
+    "loader with a generator": lambda batch_size, n=N: loader(batch_size, n, generator=torch.Generator()),
+    "images": lambda batch_size, n=N: images(n),
 }
-"""Ways to give n rows, by default those of SEVENS."""
+"""Ways to give n rows, by default N."""
 every_source = pytest.mark.parametrize("source", SOURCES)
 
 
-def batches(source: Any, *, epochs: int = 1, batch_size: int = SEVENS[1], **options: Any) -> list[list[int]]:
+def batches(source: Any, *, epochs: int = 1, batch_size: int = SIZE, **options: Any) -> list[list[int]]:
     """Which rows each step of a training run saw."""
     notes: list[list[int]] = []
     single = forde.Ensemble(lambda: Noting(notes), 1)
@@ -82,7 +83,7 @@ def batches(source: Any, *, epochs: int = 1, batch_size: int = SEVENS[1], **opti
 class TestOrder:
     @every_source
     def test_each_epoch_sees_every_row_once_in_an_order_of_its_own(self, source: str) -> None:
-        seen = batches(SOURCES[source](SEVENS[1]), epochs=4, drop_last=False)
+        seen = batches(SOURCES[source](SIZE), epochs=4, drop_last=False)
         assert [len(batch) for batch in seen] == 4 * [7, 7, 6]
         epochs = [tuple(chain(*seen[start : start + 3])) for start in range(0, 12, 3)]
         assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
@@ -92,7 +93,7 @@ class TestOrder:
     def test_the_seed_alone_decides_the_order(self, source: str) -> None:
         def order(seed: int, elsewhere: int) -> list[list[int]]:
             torch.manual_seed(elsewhere)
-            return batches(SOURCES[source](SEVENS[1]), seed=seed, epochs=2)
+            return batches(SOURCES[source](SIZE), seed=seed, epochs=2)
 
         assert order(3, elsewhere=0) == order(3, elsewhere=1) != order(4, elsewhere=0)
 
@@ -116,15 +117,15 @@ class TestOrder:
 
     @every_source
     def test_what_is_left_out_changes_from_epoch_to_epoch(self, source: str) -> None:
-        seen = batches(SOURCES[source](SEVENS[1]), epochs=6, drop_last=True)
+        seen = batches(SOURCES[source](SIZE), epochs=6, drop_last=True)
         assert set(chain(*seen)) == set(range(20))
 
 
 class TestRepulsion:
     def test_every_so_many_steps_are_counted_over_all_epochs(self) -> None:
         """Two epochs of three steps, and repulsion in every fifth: in steps 0 and 5, not 0 and 3."""
-        steps, repelling = [], []
-        size = 18
+        steps: list[int] = []
+        repelling: list[int] = []
 
         class Counting(Noting):
             def forward(self, x: Tensor) -> Tensor:
@@ -137,7 +138,7 @@ class TestRepulsion:
 
         method = forde.Method(space=InputGradients(output=scalar), repulsion_every=5)
         pair = forde.Ensemble(lambda: Counting([]), 2)
-        forde.fit(pair, method, rows(size), epochs=2, batch_size=6, lr=1e-3, **QUIET)
+        forde.fit(pair, method, rows(18), epochs=2, batch_size=6, lr=1e-3, **QUIET)
         assert len(steps) == 12 and repelling == [0, 0, 5, 5]
 
     def test_weight_is_that_of_the_epoch(self) -> None:
@@ -164,6 +165,18 @@ class TestRepulsion:
         expected = (-squared / h).exp().sum(1).log().mean() / 20
         history = forde.fit(ensemble, "weight-rde", SOURCES[source](12), epochs=1, batch_size=12, lr=0.0, **QUIET)
         assert history["repulsion"][0] == pytest.approx(float(expected), rel=1e-5)
+
+    def test_recorded_repulsion_and_bandwidth_are_means_over_steps(self) -> None:
+        """Two linear members, whose input gradients are rows of their weights: with M = 2 the median heuristic gives
+        h = d/(2 ln 2) and k = ¼ for every sample, so R_i = (1/B) ln(1 + ¼).
+        """
+        pair = forde.Ensemble(lambda: nn.Linear(4, 3), 2)
+        x, y = rows()
+        a, b = (F.normalize(member.weight.detach().double(), dim=-1)[y] for member in pair.members)
+        h = (a - b).square().sum(-1) / (2 * math.log(2))
+        history = forde.fit(pair, "forde-identity", (x, y), epochs=1, batch_size=10, lr=0.0, **QUIET)
+        assert history["repulsion"] == [pytest.approx(math.log(1.25) / 10, rel=1e-5)]
+        assert history["bandwidth"] == [pytest.approx(float(h.mean()), rel=1e-5)]
 
     def test_loss_is_the_mean_over_members_and_samples(self) -> None:
         trio = forde.Ensemble(lambda: MLP(4, [8], 3), 3)
@@ -350,7 +363,7 @@ def test_graphs_that_wait_while_members_are_compared(memory: Any, expected: int)
 
 
 class TestModes:
-    def test_fit_and_load_leave_the_ensemble_ready_to_predict(self, tmp_path: Any) -> None:
+    def test_fit_and_load_leave_the_ensemble_ready_to_predict(self, tmp_path: Path) -> None:
         make = lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))  # noqa: E731
         pair = forde.Ensemble(make, 2)
         x, y = rows()

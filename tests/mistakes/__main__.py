@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from named_mistakes import NAMED
-from own_mistakes import OWN
+from all_mistakes import MISTAKES
 from trying import PASSED, SOURCE, Mistake, attempt, problem, run_tests
 
 
 def main(words: list[str]) -> int:
-    chosen = [m for m in (*NAMED, *OWN) if not words or any(word in f"{m.name} {m.file}" for word in words)]
+    chosen = [m for m in MISTAKES if not words or any(word in f"{m.name} {m.file}" for word in words)]
     if not chosen:
         print(f"no mistake has {' or '.join(words)} in its name or file")
         return 2

@@ -11,11 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from named_mistakes import NAMED
-from own_mistakes import OWN
+from all_mistakes import MISTAKES
 from trying import ROOT, SOURCE, Mistake, attempt, copied, problem
-
-MISTAKES = (*NAMED, *OWN)
 
 
 def test_every_mistake_can_still_be_made() -> None:

@@ -76,10 +76,10 @@ def run_tests(tests: Sequence[str], source: Path) -> tuple[int | None, str]:
     """Pytest's exit code (None if it did not end) and output, with the package taken from `source`."""
     environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
     # Without this, tests could see the installed package and pass whatever was changed.
-    where = [sys.executable, "-c", "import forde; print(forde.__file__)"]
-    found = subprocess.run(where, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if found.returncode == 0 and not Path(found.stdout.strip()).is_relative_to(source):
-        raise SystemExit(f"python imports {found.stdout.strip()} and not the copy in {source}.")
+    where = [sys.executable, "-c", "import importlib.util as u; print(u.find_spec('forde').origin)"]
+    found = subprocess.run(where, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(found).is_relative_to(source):
+        raise SystemExit(f"python imports {found} and not the copy in {source}.")
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
     try:
         done = subprocess.run(

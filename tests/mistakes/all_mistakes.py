@@ -1,0 +1,10 @@
+"""All mistakes that are tried."""
+
+from __future__ import annotations
+
+from mistakes_elsewhere import ELSEWHERE
+from mistakes_in_outputs import IN_OUTPUTS
+from mistakes_in_training import IN_TRAINING
+from mistakes_named import NAMED
+
+MISTAKES = (*NAMED, *IN_TRAINING, *IN_OUTPUTS, *ELSEWHERE)

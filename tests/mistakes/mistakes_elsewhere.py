@@ -1,0 +1,150 @@
+"""Mistakes in estimators, metrics, saving and the command line."""
+
+from __future__ import annotations
+
+from trying import Mistake
+
+ESTIMATORS = "tests/test_estimators.py"
+OPTIONS = "tests/test_train_options.py::test_every_option_reaches_the_run"
+CLASSIFICATION = "tests/evaluation/test_classification_metrics.py"
+REGRESSION = "tests/evaluation/test_regression_metrics.py"
+
+ELSEWHERE = (
+    Mistake(
+        "weight-decay-of-an-estimator-ignored",
+        "estimators.py",
+        '{"weight_decay": self.weight_decay, **(self.method_options or {})}',
+        "(self.method_options or {})",
+        (f"{ESTIMATORS}::test_every_option_of_training_reaches_it",),
+    ),
+    Mistake(
+        "options-of-an-estimators-method-overruled",
+        "estimators.py",
+        '{"weight_decay": self.weight_decay, **(self.method_options or {})}',
+        '{**(self.method_options or {}), "weight_decay": self.weight_decay}',
+        (f"{ESTIMATORS}::test_options_of_the_method_come_before_those_of_the_estimator",),
+    ),
+    Mistake(
+        "learning-rate-of-an-estimator-ignored",
+        "estimators.py",
+        "Adam(parameters, lr=self.lr)",
+        "Adam(parameters)",
+        (f"{ESTIMATORS}::test_every_option_of_training_reaches_it",),
+    ),
+    Mistake(
+        "estimator-without-a-schedule",
+        "estimators.py",
+        "lambda epoch: paper_factor(epoch, self.epochs)",
+        "lambda epoch: 1.0",
+        (f"{ESTIMATORS}::test_every_option_of_training_reaches_it",),
+    ),
+    Mistake(
+        "batch-norm-of-an-estimator-ignored",
+        "estimators.py",
+        "n_outputs, batch_norm=self.batch_norm",
+        "n_outputs",
+        (f"{ESTIMATORS}::test_every_option_of_training_reaches_it",),
+    ),
+    Mistake(
+        "order-of-an-estimator-not-from-its-random-state",
+        "estimators.py",
+        "seed=seed,\n            device",
+        "seed=0,\n            device",
+        (f"{ESTIMATORS}::test_random_state_decides_the_start_and_the_order",),
+    ),
+    Mistake(
+        "start-of-an-estimator-not-from-its-random-state",
+        "estimators.py",
+        "self.n_estimators, seed=seed",
+        "self.n_estimators, seed=0",
+        (f"{ESTIMATORS}::test_random_state_decides_the_start_and_the_order",),
+    ),
+    Mistake(
+        "estimator-kept-in-float32",
+        "estimators.py",
+        'ensemble.to(device="cpu", dtype=torch.float64)',
+        'ensemble.to(device="cpu")',
+        (f"{ESTIMATORS}::test_a_row_predicts_the_same_alone_as_in_a_batch",),
+    ),
+    Mistake(
+        "noise-and-disagreement-swapped",
+        "estimators.py",
+        "prediction.aleatoric.numpy(), prediction.epistemic.numpy()",
+        "prediction.epistemic.numpy(), prediction.aleatoric.numpy()",
+        (f"{ESTIMATORS}::test_uncertainty_of_a_classifier_adds_up_and_grows_away_from_the_data",),
+    ),
+    Mistake(
+        "gradient-distance-of-uneven-batches",
+        "evaluation/diversity.py",
+        "total += len(part) *",
+        "total += batch_size *",
+        (CLASSIFICATION,),
+    ),
+    Mistake(
+        "confidence-on-an-edge-in-the-upper-bin",
+        "evaluation/metrics.py",
+        "(values * n_bins).ceil().long().clamp(1, n_bins) - 1",
+        "(values * n_bins).long().clamp(0, n_bins - 1)",
+        ("tests/test_evaluation.py::test_ece_by_hand",),
+    ),
+    Mistake(
+        "joint-density-averaged-over-outputs",
+        "evaluation/regression.py",
+        "log_prob.flatten(2).sum(-1)",
+        "log_prob.flatten(2).mean(-1)",
+        (REGRESSION,),
+    ),
+    Mistake(
+        "interval-too-narrow",
+        "evaluation/regression.py",
+        "(1 - level) / 2)",
+        "1 - level)",
+        (REGRESSION,),
+    ),
+    Mistake(
+        "checksum-of-weights-not-compared",
+        "saving.py",
+        "checksum != _checksum(state)",
+        "False",
+        ("tests/hostile/test_hostile_ensembles.py",),
+    ),
+    Mistake(
+        "stored-precision-lost",
+        "saving.py",
+        "module.load_state_dict(state, assign=True)",
+        "module.load_state_dict(state)",
+        ("tests/test_saving.py",),
+    ),
+    Mistake("members-of-the-command-ignored", "commands/train.py", "        members,\n", "        5,\n", (OPTIONS,)),
+    Mistake("batch-size-of-the-command-ignored", "commands/train.py", "batch_size=batch_size,", "", (OPTIONS,)),
+    Mistake("memory-of-the-command-ignored", "commands/train.py", "memory=memory,", "", (OPTIONS,)),
+    Mistake("precision-of-the-command-ignored", "commands/train.py", "precision=precision,", "", (OPTIONS,)),
+    Mistake(
+        "augmentation-of-the-command-ignored",
+        "commands/train.py",
+        "forde.Augmentation() if augment else None",
+        "None",
+        (OPTIONS,),
+    ),
+    Mistake(
+        "first-loss-printed",
+        "commands/train.py",
+        "history.records[-1]",
+        "history.records[0]",
+        ("tests/test_train_options.py::test_what_is_printed_is_the_last_record",),
+    ),
+    Mistake(
+        "split-of-corrupt-ignored",
+        "commands/corrupt.py",
+        "load_images(source, split,",
+        'load_images(source, "test",',
+        ("tests/test_cli.py::test_corrupt_takes_the_split_and_the_constants_that_are_asked_for",),
+    ),
+    Mistake(
+        "preset-of-corrupt-ignored",
+        "commands/corrupt.py",
+        "preset=preset",
+        "preset=None",
+        ("tests/test_cli.py::test_corrupt_takes_the_split_and_the_constants_that_are_asked_for",),
+    ),
+)

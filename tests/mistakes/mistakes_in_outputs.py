@@ -1,0 +1,95 @@
+"""Mistakes in what outputs mean: likelihoods and predictions."""
+
+from __future__ import annotations
+
+from trying import Mistake
+
+LIKELIHOODS = "tests/properties/test_likelihoods.py"
+PREDICTIONS = "tests/properties/test_predictions.py"
+
+IN_OUTPUTS = (
+    Mistake(
+        "noise-taken-for-a-variance",
+        "likelihoods.py",
+        "self.noise**2",
+        "self.noise",
+        (LIKELIHOODS,),
+    ),
+    Mistake(
+        "variance-without-a-floor",
+        "likelihoods.py",
+        "F.softplus(raw) + VARIANCE_FLOOR",
+        "F.softplus(raw)",
+        (LIKELIHOODS,),
+    ),
+    Mistake(
+        "log-probability-not-normalised",
+        "likelihoods.py",
+        "_at_label(logits.log_softmax(-1), y)",
+        "_at_label(logits, y)",
+        (LIKELIHOODS,),
+    ),
+    Mistake(
+        "settings-of-a-likelihood-not-saved",
+        "likelihoods.py",
+        '{"name": self.name, **asdict(self)}',
+        '{"name": self.name}',
+        (LIKELIHOODS, "tests/test_saving.py::test_precision_and_likelihood_come_back"),
+    ),
+    Mistake(
+        "own-loss-summed-over-samples",
+        "likelihoods.py",
+        "self.function(output, y).mean()",
+        "self.function(output, y).sum()",
+        (LIKELIHOODS,),
+    ),
+    Mistake(
+        "labels-of-averaged-logits",
+        "prediction.py",
+        "self.probs.argmax(-1)",
+        "self.member_logits.mean(0).argmax(-1)",
+        (PREDICTIONS,),
+    ),
+    Mistake(
+        "averaged-log-probabilities",
+        "prediction.py",
+        "members.logsumexp(0) - math.log(members.shape[0])",
+        "members.mean(0)",
+        (PREDICTIONS,),
+    ),
+    Mistake(
+        "negative-mutual-information",
+        "prediction.py",
+        "(self.total - self.aleatoric).clamp_min(0)",
+        "self.total - self.aleatoric",
+        (PREDICTIONS,),
+    ),
+    Mistake(
+        "variance-of-own-outputs-with-bessels-correction",
+        "prediction.py",
+        "self.member_outputs.var(0, correction=0)",
+        "self.member_outputs.var(0)",
+        (PREDICTIONS,),
+    ),
+    Mistake(
+        "std-without-disagreement",
+        "prediction.py",
+        "return self.total.sqrt()",
+        "return self.aleatoric.sqrt()",
+        (PREDICTIONS,),
+    ),
+    Mistake(
+        "images-predicted-without-their-mean",
+        "ensemble.py",
+        "normalise(x.description.mean, x.description.std",
+        "normalise([0.0] * len(x.description.mean), x.description.std",
+        ("tests/test_image_feed.py::test_fit_and_predict_take_images",),
+    ),
+    Mistake(
+        "folded-with-another-eps",
+        "inference/folding.py",
+        "norm.running_var, norm.eps,",
+        "norm.running_var, 1e-5,",
+        ("tests/test_inference.py::TestFolded",),
+    ),
+)

@@ -1,5 +1,0 @@
-"""More mistakes."""
-
-from trying import Mistake
-
-OWN: tuple[Mistake, ...] = ()
