@@ -53,8 +53,8 @@ IN_TRAINING = (
     Mistake(
         "metric-fitted-to-the-first-rows",
         "training/feed.py",
-        "iter(self.x.split(INPUT_BATCH))",
-        "iter(self.x[:INPUT_BATCH].split(INPUT_BATCH))",
+        "zip(self.x.split(INPUT_BATCH), self.y.split(INPUT_BATCH), strict=True)",
+        "iter([(self.x[:INPUT_BATCH], self.y[:INPUT_BATCH])])",
         (f"{WIRING}::test_a_metric_is_fitted_to_all_rows",),
     ),
     Mistake(

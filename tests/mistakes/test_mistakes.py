@@ -31,12 +31,14 @@ def test_every_test_that_should_notice_exists() -> None:
                 assert found, f"{mistake.name}: there is no {name} in {file}; name the test that notices it."
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
-def test_a_mistake_is_still_a_program(mistake: Mistake) -> None:
-    """One that does not even parse would be noticed by anything."""
-    text = (SOURCE / "forde" / mistake.file).read_text(encoding="utf-8")
-    wrong = text.replace(mistake.old, mistake.new)
-    assert ast.dump(ast.parse(wrong)) != ast.dump(ast.parse(text)), "nothing is changed but the layout"
+def test_every_mistake_is_still_a_program() -> None:
+    """One that does not even parse would be noticed by anything, and one that changes only the layout by nothing."""
+    for mistake in MISTAKES:
+        text = (SOURCE / "forde" / mistake.file).read_text(encoding="utf-8")
+        if mistake.old in text:  # the rest is told of above
+            right, wrong = (ast.dump(ast.parse(each)) for each in (text, text.replace(mistake.old, mistake.new)))
+            changed = right != wrong
+            assert changed, f"{mistake.name} changes nothing"
 
 
 def test_names_are_unique() -> None:
