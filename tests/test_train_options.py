@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 import forde
 from forde.cli import app
-from forde.commands.train import MODELS, network_factory, train
+from forde.commands.train import train
+from forde.models import MLP
 
 
 def weight_decay(seen: dict[str, Any]) -> float:
@@ -48,24 +49,33 @@ OPTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], Any], Any]] = {
     "--resume": ("", lambda seen: seen["resume"], True),
     "--mesh": ("1x1", lambda seen: tuple(seen["mesh"]), (1, 1)),
 }
-ELSEWHERE = {"--data", "--run", "--model", "--tensorboard", "--data-dir"}
+ELSEWHERE = {"--data", "--target", "--task", "--run", "--model", "--tensorboard", "--data-dir"}
 """Options that other tests here or in other files look at."""
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What `forde.fit` is called with."""
-    found: dict[str, Any] = {}
-    real = forde.fit
+class CalledError(Exception):
+    """Raised in place of training."""
 
-    def noting(*args: Any, **kwargs: Any) -> Any:
-        bound = inspect.signature(real).bind(*args, **kwargs)
+
+@pytest.fixture
+def fit_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """What the command calls `forde.fit` with, given these arguments."""
+    seen: dict[str, Any] = {}
+    signature = inspect.signature(forde.fit)
+
+    def noting(*args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        found.update(bound.arguments)
-        return real(*args, **kwargs)
+        seen.update(bound.arguments)
+        raise CalledError
+
+    def run(*arguments: str) -> dict[str, Any]:
+        with pytest.raises(CalledError):
+            invoke(tmp_path / "run", *arguments)
+        return seen
 
     monkeypatch.setattr(forde, "fit", noting)
-    return found
+    return run
 
 
 def invoke(run: Path, *arguments: str) -> str:
@@ -75,9 +85,8 @@ def invoke(run: Path, *arguments: str) -> str:
     return result.output
 
 
-def test_every_option_reaches_the_run(seen: dict[str, Any], tmp_path: Path) -> None:
-    words = [word for option, (value, _, _) in OPTIONS.items() for word in (option, value) if word]
-    invoke(tmp_path / "run", *words)
+def test_every_option_reaches_the_run(fit_with: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    seen = fit_with(*(word for option, (value, _, _) in OPTIONS.items() for word in (option, value) if word))
     found = {option: look(seen) for option, (_, look, _) in OPTIONS.items()}
     assert found == {option: expected for option, (_, _, expected) in OPTIONS.items()}
     assert Path(seen["run"]) == tmp_path / "run"
@@ -94,14 +103,12 @@ def test_what_is_printed_is_the_last_record(tmp_path: Path) -> None:
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert float(re.search(r"loss ([\d.]+) after 3 epochs", printed)[1]) == pytest.approx(records[-1]["loss"], abs=1e-4)
     assert abs(records[-1]["loss"] - records[0]["loss"]) > 1e-3
-    saved = forde.Ensemble.load(tmp_path / "run" / "ensemble", network_factory("mlp", "4", forde.data.load("digits")))
-    assert saved.n_members == 2
+    assert forde.Ensemble.load(tmp_path / "run" / "ensemble", lambda: MLP(64, [4], 10)).n_members == 2
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_models_are_those_of_their_names(model: str) -> None:
-    digits = forde.data.load("digits")
-    network = network_factory(model, "4", digits)()
-    expected = forde.models.MLP(64, [4], 10) if model == "mlp" else getattr(forde.models, model)(10, channels=1)
+@pytest.mark.parametrize("model", ["mlp", "resnet18", "preact_resnet18", "wrn16_4"])
+def test_models_are_those_of_their_names(model: str, fit_with: Callable[..., dict[str, Any]]) -> None:
+    network = fit_with("--model", model, "--members", "1")["ensemble"].members[0]
+    expected = MLP(64, [4], 10) if model == "mlp" else getattr(forde.models, model)(10, channels=1)
     shapes = lambda net: {name: p.shape for name, p in net.named_parameters()}  # noqa: E731
     assert type(network) is type(expected) and shapes(network) == shapes(expected)

@@ -115,9 +115,17 @@ ELSEWHERE = (
         "module.load_state_dict(state)",
         ("tests/test_saving.py",),
     ),
-    Mistake("members-of-the-command-ignored", "commands/train.py", "        members,\n", "        5,\n", (OPTIONS,)),
+    Mistake(
+        "method-of-the-command-ignored",
+        "commands/train.py",
+        "forde.method(method, weight",
+        'forde.method("forde-pca", weight',
+        (OPTIONS,),
+    ),
     Mistake("batch-size-of-the-command-ignored", "commands/train.py", "batch_size=batch_size,", "", (OPTIONS,)),
-    Mistake("learning-rate-of-the-command-ignored", "commands/train.py", "        lr=lr,\n", "", (OPTIONS,)),
+    Mistake(
+        "learning-rate-of-the-command-ignored", "commands/train.py", "\n        lr=", "\n        lr=0.5 or ", (OPTIONS,)
+    ),
     Mistake("weight-decay-of-the-command-ignored", "commands/train.py", ", weight_decay=weight_decay", "", (OPTIONS,)),
     Mistake("memory-of-the-command-ignored", "commands/train.py", "memory=memory,", "", (OPTIONS,)),
     Mistake("precision-of-the-command-ignored", "commands/train.py", "precision=precision,", "", (OPTIONS,)),
@@ -126,13 +134,6 @@ ELSEWHERE = (
         "commands/train.py",
         "seed=seed,\n        device",
         "device",
-        (OPTIONS,),
-    ),
-    Mistake(
-        "start-not-from-the-seed-of-the-command",
-        "commands/train.py",
-        "seed=seed,\n        likelihood",
-        "likelihood",
         (OPTIONS,),
     ),
     Mistake(
@@ -145,8 +146,8 @@ ELSEWHERE = (
     Mistake(
         "first-loss-printed",
         "commands/train.py",
-        "history.records[-1]",
-        "history.records[0]",
+        "records[-1]",
+        "records[0]",
         ("tests/test_train_options.py::test_what_is_printed_is_the_last_record",),
     ),
     Mistake(
