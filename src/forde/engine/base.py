@@ -36,10 +36,11 @@ from forde.engine.guards import (
     refuse_different_sizes,
     refuse_non_finite,
     refuse_once_differentiable,
+    refuse_unrepeatable,
 )
 from forde.engine.heads import share_heads
 from forde.engine.part_of_batch import Recording, Replaying, Statistics
-from forde.engine.python_state import Watch, generators_of
+from forde.engine.python_state import Watch, sources_of
 from forde.engine.records import Batch, Differentiable, Forward, Memory, Precision, StepReport
 from forde.engine.rewinding import Start, beginning, rewound
 from forde.ensemble import Ensemble
@@ -87,6 +88,8 @@ class Engine(ABC):
         self._said_dense = False
         self._changes_python: dict[int, str | None] = {}
         """By unit, what its forward pass changes besides tensors; found out where it would be made again."""
+        self._first_losses: dict[int, Tensor] = {}
+        """By unit, those of the first pass that is made again, until the second one has been compared with it."""
         self._writes_to_inputs: dict[int, bool] = {}
         """By unit; found out in its first forward pass."""
         self._watch_output = OutputWatch()
@@ -302,10 +305,11 @@ class Engine(ABC):
         """Phase 1 of one unit. Gradients of what does not repel are left in `.grad` at once."""
         start, watch = None, None
         if repel and not self._keeps_graph(unit):
-            start = beginning(x, y, self.buffers(unit).values(), generators_of(self._modules(unit)))
+            start = beginning(x, y, self.buffers(unit).values(), sources_of(self._modules(unit)))
             watch = Watch([self._modules(unit)]) if unit not in self._changes_python else None
         graph = self.differentiable(unit, x, y, repel=repel)
         if watch is not None:
+            self._first_losses[unit] = graph.losses.detach()
             change = self._changes_python[unit] = watch.change()
             if change is not None:
                 start = None
@@ -355,7 +359,11 @@ class Engine(ABC):
     def _again(self, unit: int, start: Start) -> Differentiable:
         """The forward pass as it was."""
         with rewound(start, self.buffers(unit).values()):
-            return self.differentiable(unit, start.x, start.y, repel=True)
+            graph = self.differentiable(unit, start.x, start.y, repel=True)
+        first = self._first_losses.pop(unit, None)
+        if first is not None:
+            refuse_unrepeatable(first, graph.losses, f"use memory='speed' (it is '{self.memory}')")
+        return graph
 
     @property
     def _mixes_representations(self) -> bool:

@@ -26,6 +26,7 @@ from forde.engine.captured import CapturedSteps, Replay
 from forde.engine.eager import EagerEngine
 from forde.engine.exchange import exchange
 from forde.engine.fusing import can_fuse, fused
+from forde.engine.guards import refuse_unrepeatable
 from forde.engine.python_state import Watch, difference, hooks_of
 from forde.engine.records import Batch, Forward, Memory, Precision, StepReport
 from forde.engine.tracing import Traced, trace, trace_exchange
@@ -256,23 +257,27 @@ class _Compiled(CapturedSteps):
     ) -> tuple[Tensor | None, list[dict[str, Tensor]], str | None]:
         """A plain step: its representations, its gradients, and why what it does besides cannot be traced, if so."""
         assert self._code is not None
-        z = self._plain(x, y, factor, step=0).z
-        expected = gradients_by_name(self.groups)
+        first = self._plain(x, y, factor, step=0)
         reason = position.side_effects()
-        if reason is None and self._code.change() is not None:  # something that is set up in the first step, perhaps
-            again = Watch(list(self.ensemble.members))
-            position.restore()
-            z = self._plain(x, y, factor, step=0).z
-            expected = gradients_by_name(self.groups)
-            change = again.change()
-            if change is None:
-                self._code = again
-            else:
-                reason = f"after each forward pass {change}"
-        position.restore()
         if reason is not None:
+            position.restore()
             self._code.restore()
-        return z, expected, reason
+            return None, [], reason
+        moved = self._code.change()  # something that is set up in the first step, perhaps
+        again = Watch(list(self.ensemble.members))
+        position.restore()
+        second = self._plain(x, y, factor, step=0)
+        expected = gradients_by_name(self.groups)
+        position.restore()
+        change = again.change()
+        if change is not None:
+            self._code.restore()
+            return None, [], f"after each forward pass {change}"
+        if moved is not None:
+            self._code = again
+        else:
+            refuse_unrepeatable(first.losses, second.losses, "use engine='eager'")
+        return second.z, expected, None
 
     def _disagreement(  # noqa: PLR0917
         self,

@@ -45,6 +45,21 @@ def refuse_non_finite(losses: Tensor, step: int) -> None:
         )
 
 
+REPEATABLE = 1e-3
+
+
+def refuse_unrepeatable(first: Tensor, second: Tensor, advice: str) -> None:
+    """Stop where a forward pass, made twice from the same state, gave two losses.
+
+    >>> refuse_unrepeatable(torch.ones(2), torch.ones(2), "use memory='speed'")
+    """
+    if not torch.allclose(first, second.detach(), rtol=REPEATABLE, atol=REPEATABLE, equal_nan=True):
+        raise FordeError(
+            "the forward pass gives something else each time, for the same batch, weights and random numbers (does a "
+            f"function count its calls?), so it cannot be made again; {advice}."
+        )
+
+
 def differentiable(x: Tensor) -> Tensor:
     """The inputs as a leaf that collects gradients."""
     if not x.is_floating_point():

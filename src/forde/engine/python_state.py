@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from forde.engine.rewinding import SOURCES
+
 INTERNAL = frozenset(vars(nn.Module())) - {"training"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -113,7 +115,7 @@ def same(a: Any, b: Any, depth: int = 0) -> bool:
     (True, False)
     """
     if a is b:
-        return not isinstance(a, torch.Generator)  # shared: what one draws the other does not
+        return not isinstance(a, SOURCES)  # shared: what one draws the other does not
     if type(a) is not type(b) or depth > DEEP:
         return False
     if isinstance(a, PLAIN):
@@ -152,16 +154,20 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def generators_of(network: nn.Module) -> list[torch.Generator]:
-    """Sources of random numbers that a network has for itself."""
-    found = [
-        value
-        for module in network.modules()
-        for held in vars(module).values()
-        for value in (held if isinstance(held, (list, tuple)) else held.values() if isinstance(held, dict) else [held])
-        if isinstance(value, torch.Generator)
-    ]
-    return list({id(each): each for each in found}.values())
+def sources_of(network: nn.Module) -> list[Any]:
+    """Sources of random numbers that a network has for itself: in attributes, lists, dictionaries and functions."""
+    functions = functions_of(list(network.modules()))
+    held = [value for module in network.modules() for value in vars(module).values()]
+    held += [cell.cell_contents for function in functions for cell in function.__closure__ or ()]
+    held += [value.__self__ for value in held if hasattr(value, "__self__")]  # a method of a source
+    for value in list(held):
+        held += value if isinstance(value, (list, tuple)) else value.values() if isinstance(value, dict) else []
+    return list({id(each): each for each in held if isinstance(each, SOURCES)}.values())
+
+
+def functions_of(modules: Sequence[nn.Module]) -> list[types.FunctionType]:
+    """Functions that modules hold as attributes."""
+    return [value for module in modules for value in vars(module).values() if isinstance(value, types.FunctionType)]
 
 
 class Watch:
@@ -195,6 +201,9 @@ class Watch:
         self._values = [tuple(each.values()) for each in self._dicts]
         self._lists = [value for values in self._values for value in values if type(value) is list]
         self._items = [list(each) for each in self._lists]
+        self._inner = [(each, dict(each)) for each in _inner_dicts(modules)]
+        self._cells = [cell for value in functions_of(modules) for cell in value.__closure__ or ()]
+        self._bound = [cell.cell_contents for cell in self._cells]
         self._written = [value for values in self._values for value in values if type(value) is Tensor]
         self._versions = [tensor._version for tensor in self._written]
         self._snapshots = [_snapshot(network) for network in networks]
@@ -203,7 +212,8 @@ class Watch:
         """What is another than it was, in words; None where nothing is."""
         try:
             if (
-                not any(self._hooks)
+                all(cell.cell_contents is bound for cell, bound in zip(self._cells, self._bound, strict=True))
+                and not any(self._hooks)
                 and [parameter.requires_grad for parameter in self._parameters] == self._trained
                 and [tensor._version for tensor in self._written] == self._versions
                 and all(values == tuple(each.values()) for each, values in zip(self._dicts, self._values, strict=True))
@@ -239,15 +249,14 @@ class Watch:
                 old, now = before.get(name, {}), vars(module)
                 for key in [key for key in attributes(module) if key not in old]:
                     del now[key]
-                for key, value in old.items():
-                    current = now.get(key)
-                    if key in now and type(value) is list and type(current) is list:
-                        current[:] = value
-                    elif key in now and type(value) is dict and type(current) is dict:
-                        current.clear()
-                        current.update(value)
-                    elif key in now and isinstance(value, PLAIN) and not isinstance(value, _Drawn):
-                        now[key] = value
+                now.update({k: v for k, v in old.items() if k in now and type(v) in PLAIN})
+        for each, items in zip(self._lists, self._items, strict=True):
+            each[:] = items
+        for inner, values in self._inner:
+            inner.clear()
+            inner.update(values)
+        for cell, bound in zip(self._cells, self._bound, strict=True):
+            cell.cell_contents = bound
         self._look()
 
 
@@ -266,25 +275,25 @@ def _copied(value: Any) -> Any:
         try:
             return value.detach().clone()
         except RuntimeError:  # left over from inside of `torch.vmap`, where it had a meaning
-            return None
+            return UNSEEN
     if isinstance(value, (list, tuple)):
         return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
     if type(value) is dict:
         return {key: _copied(item) for key, item in value.items()}
     if type(value) is set:
         return set(value)
-    if isinstance(value, torch.Generator):
-        return _Drawn(value.get_state().numpy().tobytes())
+    if isinstance(value, SOURCES):
+        return UNSEEN  # `random_state` tells whether it was drawn from
+    if isinstance(value, types.FunctionType) and value.__closure__:
+        return [value.__code__, *(_copied(cell.cell_contents) for cell in value.__closure__)]
     if _is_settings(value):
         return {key: _copied(item) for key, item in vars(value).items()}
     return value
 
 
+UNSEEN = ...
+"""In place of what cannot be copied."""
 LIBRARIES = ("torch", "builtins", "numpy", "functools", "_thread", "threading", "weakref")
-
-
-class _Drawn(bytes):
-    """Where a generator stands."""
 
 
 def _is_settings(value: Any) -> bool:

@@ -23,8 +23,8 @@ class RandomState:
     """Of the CPU, and of the GPU in use."""
     python: tuple[Any, ...]
     numpy: dict[str, Any]
-    own: list[Tensor]
-    """Of generators that a network has for itself."""
+    own: list[Any]
+    """Of sources that a network has for itself."""
 
     def difference(self, other: RandomState) -> str | None:
         """Which source stands elsewhere, in words; None where none does."""
@@ -32,12 +32,42 @@ class RandomState:
             return "Python's random numbers"
         if not _equal(self.numpy, other.numpy):
             return "NumPy's random numbers"
-        if not all(map(torch.equal, self.own, other.own)):
+        if not all(map(_equal, self.own, other.own)):
             return "random numbers of a generator of its own"
         return None if all(map(torch.equal, self.torch, other.torch)) else TORCH
 
 
-def random_state(device: torch.device, own: Sequence[torch.Generator] = ()) -> RandomState:
+SOURCES = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+"""Kinds of objects that random numbers come from."""
+
+
+def source_state(source: Any) -> Any:
+    """Where one of `SOURCES` stands.
+
+    >>> source = random.Random(0)
+    >>> before, first = source_state(source), source.random()
+    >>> set_source_state(source, before)
+    >>> source.random() == first
+    True
+    """
+    if isinstance(source, torch.Generator):
+        return source.get_state()
+    if isinstance(source, np.random.Generator):
+        return source.bit_generator.state
+    return source.get_state(legacy=False) if isinstance(source, np.random.RandomState) else source.getstate()
+
+
+def set_source_state(source: Any, state: Any) -> None:
+    """Inverse of `source_state`."""
+    if isinstance(source, np.random.Generator):
+        source.bit_generator.state = state
+    elif isinstance(source, random.Random):
+        source.setstate(state)
+    else:
+        source.set_state(state)
+
+
+def random_state(device: torch.device, own: Sequence[Any] = ()) -> RandomState:
     """The state of the sources that a forward pass on this device may draw from.
 
     >>> before = random_state(torch.device("cpu"))
@@ -52,24 +82,28 @@ def random_state(device: torch.device, own: Sequence[torch.Generator] = ()) -> R
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
     return RandomState(
-        states, random.getstate(), np.random.get_state(legacy=False), [generator.get_state() for generator in own]
+        states, random.getstate(), np.random.get_state(legacy=False), [source_state(source) for source in own]
     )
 
 
-def set_random_state(state: RandomState, device: torch.device, own: Sequence[torch.Generator] = ()) -> None:
+def set_random_state(state: RandomState, device: torch.device, own: Sequence[Any] = ()) -> None:
     """Inverse of `random_state`."""
     torch.set_rng_state(state.torch[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state.torch[1], device)
     random.setstate(state.python)
     np.random.set_state(state.numpy)
-    for generator, where in zip(own, state.own, strict=True):
-        generator.set_state(where)
+    for source, where in zip(own, state.own, strict=True):
+        set_source_state(source, where)
 
 
 def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, tuple):
+        return bool(a == b)
     return bool(np.array_equal(a, b))
 
 
@@ -81,13 +115,13 @@ class Start:
     y: Tensor
     buffers: list[Tensor]
     random: RandomState
-    generators: Sequence[torch.Generator]
+    sources: Sequence[Any]
 
 
-def beginning(x: Tensor, y: Tensor, buffers: Collection[Tensor], generators: Sequence[torch.Generator] = ()) -> Start:
+def beginning(x: Tensor, y: Tensor, buffers: Collection[Tensor], sources: Sequence[Any] = ()) -> Start:
     """Of a forward pass that is made now."""
-    state = random_state(x.device, generators)
-    return Start(x, y, [buffer.clone() for buffer in buffers], state, generators)
+    state = random_state(x.device, sources)
+    return Start(x, y, [buffer.clone() for buffer in buffers], state, sources)
 
 
 @contextmanager
@@ -102,12 +136,12 @@ def rewound(start: Start, buffers: Collection[Tensor]) -> Iterator[None]:
     >>> torch.equal(first, second), buffer
     (True, tensor([1.]))
     """
-    now = random_state(start.x.device, start.generators)
+    now = random_state(start.x.device, start.sources)
     with torch.no_grad():
         for buffer, value in zip(buffers, start.buffers, strict=True):
             buffer.copy_(value)
-    set_random_state(start.random, start.x.device, start.generators)
+    set_random_state(start.random, start.x.device, start.sources)
     try:
         yield
     finally:
-        set_random_state(now, start.x.device, start.generators)
+        set_random_state(now, start.x.device, start.sources)

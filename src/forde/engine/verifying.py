@@ -11,7 +11,7 @@ from torch import Tensor
 
 from forde.engine.agreement import Parts, Tensors, probing
 from forde.engine.base import Engine
-from forde.engine.python_state import generators_of
+from forde.engine.python_state import sources_of
 from forde.engine.records import Differentiable
 from forde.engine.rewinding import TORCH, random_state, set_random_state
 from forde.engine.tracing import Traced, seen_by
@@ -103,14 +103,14 @@ class Position:
         self._buffers = [engine.buffers(unit) for unit in range(len(engine.leaves))]
         self._values = [{name: buffer.clone() for name, buffer in unit.items()} for unit in self._buffers]
         self._weights = [(leaf, leaf._version, leaf.detach().clone()) for leaf in engine.parameters()]
-        self._generators = [each for member in engine.ensemble.members for each in generators_of(member)]
-        self._random = random_state(device, self._generators)
+        self._sources = [each for member in engine.ensemble.members for each in sources_of(member)]
+        self._random = random_state(device, self._sources)
         self.drew = False
         """Whether the forward passes drew torch's random numbers, as far as `side_effects` has seen."""
 
     def side_effects(self) -> str | None:
         """What has happened since that a trace would not repeat, in words; None if nothing."""
-        now = random_state(self._device, self._generators)
+        now = random_state(self._device, self._sources)
         self.drew = not all(map(torch.equal, self._random.torch, now.torch))
         source = self._random.difference(now)
         if source is not None and source != TORCH:
@@ -133,7 +133,7 @@ class Position:
             for parameter, version, value in self._weights:
                 if parameter._version != version:
                     parameter.copy_(value)
-        set_random_state(self._random, self._device, self._generators)
+        set_random_state(self._random, self._device, self._sources)
 
 
 @contextmanager
