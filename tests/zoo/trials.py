@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,6 +86,8 @@ def _outcome(animal: Animal, trial: Trial, right: list[Step] | None) -> Outcome:
 def _fault_of_sentence(animal: Animal, trial: Trial, sentence: str) -> str | None:
     if "\n" in sentence or not sentence.endswith(".") or len(sentence) > 500:
         return f"not one sentence: {sentence!r}"
+    if re.search("0x[0-9a-f]", sentence):
+        return f"an address says nothing to a user, and is another in every run: {sentence}"
     if trial.engine in ("eager", "auto") and not animal.refused:
         return f"a loop over members should do this, but: {sentence}"
     return None
