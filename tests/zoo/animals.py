@@ -40,6 +40,8 @@ class Animal:
     """Whether it is tried on a part of the batch too."""
     refused: bool = False
     """Whether a sentence is the right answer of every engine; otherwise the loop over members must be exact."""
+    unrepeatable: bool = False
+    """Whether a sentence is the right answer where its forward pass would be made again (memory low)."""
     random: bool = False
     """Whether it draws torch's random numbers. Stacked or traced members may draw them in another order; what they
     come to is then compared in distribution."""

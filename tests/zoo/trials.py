@@ -88,7 +88,7 @@ def _fault_of_sentence(animal: Animal, trial: Trial, sentence: str) -> str | Non
         return f"not one sentence: {sentence!r}"
     if re.search("0x[0-9a-f]", sentence):
         return f"an address says nothing to a user, and is another in every run: {sentence}"
-    if trial.engine in ("eager", "auto") and not animal.refused:
+    if trial.engine in ("eager", "auto") and not animal.refused and not (animal.unrepeatable and trial.memory == "low"):
         return f"a loop over members should do this, but: {sentence}"
     return None
 

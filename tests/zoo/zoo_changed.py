@@ -163,4 +163,4 @@ add("branches on the second batch by NumPy", lambda: BranchesOnTheSecondBatch(by
 add("random numbers of its own random.Random", lambda: OwnRandomNumbers(random.Random(3).random), ROW)
 add("random numbers of its own NumPy generator", lambda: OwnRandomNumbers(np.random.default_rng(3).random), ROW)
 add("computes a constant by NumPy", WeightsByNumPy, ROW)
-add("counts its calls in a closure", counting, ROW)
+add("counts its calls in a closure", counting, ROW, unrepeatable=True)

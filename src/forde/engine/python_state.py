@@ -17,6 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from forde.engine.rewinding import SOURCES
 
 INTERNAL = frozenset(vars(nn.Module())) - {"training"}
+RECURRENT = frozenset({"_flat_weights", "_flat_weight_refs"})
+"""Where recurrent layers list their own parameters once more."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -99,7 +101,8 @@ def attributes(module: nn.Module) -> dict[str, Any]:
     >>> attributes(nn.Dropout(0.1))
     {'training': True, 'p': 0.1, 'inplace': False}
     """
-    return {key: value for key, value in vars(module).items() if key not in INTERNAL}
+    hidden = INTERNAL | RECURRENT if isinstance(module, nn.RNNBase) else INTERNAL
+    return {key: value for key, value in vars(module).items() if key not in hidden}
 
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, type, slice)
