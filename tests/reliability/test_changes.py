@@ -290,7 +290,7 @@ REFUSED: dict[str, tuple[Options, Options, str]] = {
         with_scheduler(in_sequence(0.5)), with_scheduler(in_sequence(0.1)), "scheduler_settings._schedulers.1.gamma",
     ),
     "milestones of SequentialLR": (
-        with_scheduler(in_sequence(0.5)), with_scheduler(in_sequence(0.5, 2)), "scheduler_settings._milestones.0 = 1",
+        with_scheduler(in_sequence(0.5)), with_scheduler(in_sequence(0.5, 2)), "scheduler_settings._milestones = [1]",
     ),
     "function of LambdaLR": (
         with_scheduler(lambda o: LambdaLR(o, lambda epoch: 0.5**epoch)),
@@ -317,7 +317,7 @@ REFUSED: dict[str, tuple[Options, Options, str]] = {
         with_weight(Ramp(2.0)), with_weight(Ramp(3.0)), "training.method.repulsion_weight.factor = 2.0",
     ),
     "argument of a partial": (
-        with_weight(partial(pow, 2.0)), with_weight(partial(pow, 3.0)), "training.method.repulsion_weight.args.0 = 2.0",
+        with_weight(partial(pow, 2.0)), with_weight(partial(pow, 3.0)), "training.method.repulsion_weight.args = [2.0]",
     ),
 }  # fmt: skip
 

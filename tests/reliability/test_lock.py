@@ -161,20 +161,23 @@ def test_a_finished_run_is_loaded_by_many(tmp_path: Path) -> None:
 def test_a_process_that_was_forked_does_not_hold_it(tmp_path: Path) -> None:
     """Processes that read data may outlive the one that trains by seconds."""
     reading, writing = os.pipe()
+    ready, begun = os.pipe()
     with locked(tmp_path):
         child = os.fork()
         if child == 0:
             os.close(writing)
+            os.write(begun, b"x")
             os.read(reading, 1)
             os._exit(0)
+        assert os.read(ready, 1) == b"x"
         with pytest.raises(forde.FordeError, match="in use"), locked(tmp_path):
             pass
         held = set(run_lock._open)
         assert len(held) == 1
         inode = os.fstat(held.pop()).st_ino
         inherited = [path for path in Path(f"/proc/{child}/fd").glob("*") if _inode(path) == inode]
-    os.close(reading)
-    os.close(writing)
+    for end in (reading, writing, ready, begun):
+        os.close(end)
     os.waitpid(child, 0)
     assert not inherited
     with locked(tmp_path):

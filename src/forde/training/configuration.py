@@ -157,8 +157,8 @@ def first_difference(old: Any, new: Any, field: str = "") -> tuple[str, Any, Any
 
     Code under different versions of Python cannot be compared and does not count.
 
-    >>> first_difference({"training": {"lr": [0.1, 0.1]}}, {"training": {"lr": [0.1, 0.2]}})
-    ('training.lr.1', 0.1, 0.2)
+    >>> first_difference({"groups": [{"lr": 0.1}, {"lr": 0.1}]}, {"groups": [{"lr": 0.1}, {"lr": 0.2}]})
+    ('groups.1.lr', 0.1, 0.2)
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*new, *(key for key in old if key not in new)]:
@@ -166,7 +166,8 @@ def first_difference(old: Any, new: Any, field: str = "") -> tuple[str, Any, Any
             if found is not None:
                 return found
         return None
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+    nested = isinstance(new, list) and any(isinstance(each, (dict, list)) for each in new)
+    if nested and isinstance(old, list) and len(old) == len(new):
         pairs = enumerate(zip(old, new, strict=True))
         differences = (first_difference(*pair, f"{field}.{index}") for index, pair in pairs)
         return next((found for found in differences if found is not None), None)
