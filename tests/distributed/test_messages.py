@@ -45,7 +45,7 @@ def same(found: Any, expected: Any) -> bool:
         {"random": torch.get_rng_state(), "half": torch.ones(2, 3, dtype=torch.bfloat16), "empty": torch.empty(0, 2)},
         ("name", {"number": torch.tensor(3.0), "row": torch.arange(6).view(2, 3)[:, 1]}, {"step": 2}),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_messages_come_back(value: Any) -> None:
     assert same(unpacked(packed(value)), value)
