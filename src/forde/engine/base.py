@@ -86,6 +86,7 @@ class Engine(ABC):
         self._kept: dict[int, Differentiable | Start] = {}
         self._graph_checked = False
         self._said_dense = False
+        self._trained: list[bool] | None = None
         self._changes_python: dict[int, str | None] = {}
         """By unit, what its forward pass changes besides tensors; found out where it would be made again."""
         self._first_losses: dict[int, Tensor] = {}
@@ -93,7 +94,7 @@ class Engine(ABC):
         self._writes_to_inputs: dict[int, bool] = {}
         """By unit; found out in its first forward pass."""
         self._watch_output = OutputWatch()
-        self._worked: set[tuple[int, torch.Size]] = set()
+        self._worked: dict[int, torch.Size] = {}
 
     @abstractmethod
     def _run(
@@ -160,7 +161,10 @@ class Engine(ABC):
 
     def _look_for_frozen(self) -> None:
         """Set `groups`: what is trained may change between steps."""
-        self.groups = [{n: p for n, p in unit.items() if p.requires_grad} for unit in self.leaves]
+        trained = [parameter.requires_grad for unit in self.leaves for parameter in unit.values()]
+        if trained != self._trained:
+            self._trained = trained
+            self.groups = [{n: p for n, p in unit.items() if p.requires_grad} for unit in self.leaves]
 
     def update(
         self,
@@ -448,45 +452,42 @@ class Engine(ABC):
     ) -> View:
         differentiate = repel and self.method.space is not None and self.method.space.needs_input_gradient
         inputs = self._inputs(x)
+        if differentiate:
+            inputs = differentiable(inputs)
+        # A network that works in place has a copy to write to; whether it does so, its first pass tells.
+        copies = self._writes_to_inputs.get(unit, tensors is None)
+        given = inputs.clone() if copies else inputs
+        version = _version(given)
         with ExitStack() as stack:
             if self.precision == "bf16":
                 stack.enter_context(torch.autocast(x.device.type, torch.bfloat16))
             if differentiate:
-                inputs = differentiable(inputs)
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # fused attention has no second derivative
                 stack.enter_context(self._second_derivatives())
-            if self.cheap_convolutions:
+            if self.cheap_convolutions and x.is_cuda:
                 stack.enter_context(ShapesForCudnn())
-            if self.checks and (unit, x.shape) not in self._worked:  # later errors are not about the inputs
+            if self.checks and self._worked.get(unit) != x.shape:  # later errors are not about the inputs
                 stack.enter_context(explaining_forward(x))
-            view = self._run_untouched(unit, inputs, y, tensors, statistics)
-        self._worked.add((unit, x.shape))
-        if self.checks:
-            self._check_output(view, differentiate=differentiate)
-        return view
-
-    def _run_untouched(
-        self, unit: int, inputs: Tensor, y: Tensor, tensors: dict[str, Tensor] | None, statistics: Statistics | None
-    ) -> View:
-        """As `_run`; a network that works in place has a copy of the inputs to write to."""
-        copies = self._writes_to_inputs.get(unit, tensors is None)
-        given = inputs.clone() if copies else inputs
-        version = given._version
-        view = self._run(unit, given, y, tensors, statistics)
-        written = given._version != version
-        if written and not copies:
+            view = self._run(unit, given, y, tensors, statistics)
+        if copies:
+            view = replace(view, x=inputs)
+            if tensors is None:
+                self._writes_to_inputs[unit] = _version(given) != version
+        elif _version(given) != version:
             raise FordeError(
                 "the forward pass changed its input in place, which it did not do before; write x = x - 1 instead of "
                 "x -= 1, or begin it with x = x.clone()."
             )
-        if tensors is None:
-            self._writes_to_inputs[unit] = written
-        return replace(view, x=inputs) if copies else view
+        if self.checks:
+            self._worked[unit] = x.shape
+            self._check_output(view, differentiate=differentiate)
+        return view
 
     def _check_output(self, view: View, *, differentiate: bool) -> None:
         likelihood, output = self.ensemble.likelihood, view.output[0] if view.stacked else view.output
         likelihood.check_output(output, view.y)
-        self._watch_output(output, likelihood)
+        if not self._watch_output.looked:
+            self._watch_output(output, likelihood)
         if differentiate and self.method.space is not None and self.method.space.needs_scalar:
             reason = likelihood.without_scalar(output, view.y)
             if reason is not None:
@@ -533,3 +534,8 @@ class Engine(ABC):
     def _explaining(self) -> AbstractContextManager[None]:
         space = self.method.space
         return explaining_second_derivatives() if space is not None and space.needs_input_gradient else nullcontext()
+
+
+def _version(x: Tensor) -> int:
+    """How often a tensor was written to, as far as that is counted."""
+    return 0 if x.is_inference() else x._version

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def hooks_of(network: nn.Module) -> str | None:
 
 def has_tensor_hooks(tensor: Tensor) -> bool:
     """Whether code of the user's runs when a tensor's gradient is there."""
-    return bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
+    return bool(tensor._backward_hooks) or bool(tensor._post_accumulate_grad_hooks)
 
 
 def difference(networks: Sequence[nn.Module]) -> str | None:
@@ -173,6 +174,13 @@ def functions_of(modules: Sequence[nn.Module]) -> list[types.FunctionType]:
     return [value for module in modules for value in vars(module).values() if isinstance(value, types.FunctionType)]
 
 
+STATELESS = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.Sequential, nn.ModuleList, nn.Identity)
+"""Modules whose output depends on no attribute, and so on none that could change."""
+_BACKWARD_HOOKS = attrgetter("_backward_hooks")
+_ACCUMULATED_HOOKS = attrgetter("_post_accumulate_grad_hooks")
+_REQUIRES_GRAD = attrgetter("requires_grad")
+
+
 class Watch:
     """Notices when something changes that networks hold besides the values of tensors.
 
@@ -198,10 +206,14 @@ class Watch:
         self._hooks = [getattr(module, kind) for module in modules for kind in HOOKS]
         self._parameters = [parameter for network in networks for parameter in network.parameters()]
         self._trained = [parameter.requires_grad for parameter in self._parameters]
-        self._dicts = [vars(module) for module in modules]
-        self._dicts += [module._modules for module in modules if module._modules]
-        self._dicts += list(_inner_dicts(modules))
-        self._values = [tuple(each.values()) for each in self._dicts]
+        held = [(vars(module), list(attributes(module))) for module in modules if type(module) not in STATELESS]
+        held += [(module._modules, list(module._modules)) for module in modules if module._modules]
+        held += [(each, list(each)) for each in _inner_dicts(modules)]
+        self._dicts = [each for each, keys in held if keys]
+        self._all_dicts = [*self._dicts, *(vars(module) for module in modules if type(module) in STATELESS)]
+        self._sizes = list(map(len, self._all_dicts))
+        self._getters = [itemgetter(*keys, keys[0]) for _, keys in held if keys]  # of two keys at least: a tuple
+        self._values = [getter(each) for getter, each in zip(self._getters, self._dicts, strict=True)]
         self._lists = [value for values in self._values for value in values if type(value) is list]
         self._items = [list(each) for each in self._lists]
         self._inner = [(each, dict(each)) for each in _inner_dicts(modules)]
@@ -217,14 +229,16 @@ class Watch:
             if (
                 all(cell.cell_contents is bound for cell, bound in zip(self._cells, self._bound, strict=True))
                 and not any(self._hooks)
-                and [parameter.requires_grad for parameter in self._parameters] == self._trained
+                and list(map(_REQUIRES_GRAD, self._parameters)) == self._trained
                 and [tensor._version for tensor in self._written] == self._versions
-                and all(values == tuple(each.values()) for each, values in zip(self._dicts, self._values, strict=True))
+                and [getter(each) for getter, each in zip(self._getters, self._dicts, strict=True)] == self._values
+                and list(map(len, self._all_dicts)) == self._sizes
                 and self._lists == self._items
-                and not any(map(has_tensor_hooks, self._parameters))
+                and not any(map(_BACKWARD_HOOKS, self._parameters))
+                and not any(map(_ACCUMULATED_HOOKS, self._parameters))
             ):
                 return None
-        except (RuntimeError, ValueError, TypeError):  # two tensors or arrays that are not the same object
+        except (RuntimeError, ValueError, TypeError, KeyError):  # two tensors that are not the same object, or one less
             pass
         return self._look_closer()
 

@@ -72,6 +72,8 @@ class VectorizedEngine(Engine):
         self.stacks = {name: _stack(ensemble, name) for name, _ in tensors}
         own = [dict(member.named_parameters()) for member in members]
         self._own = {name: [each[name] for each in own] for name in own[0]}
+        self._frozen_known = False
+        """Until the watch has seen a change: it looks at what is frozen too."""
         self.leaves = [{n: self.stacks[n] for n, p in own[0].items() if p.is_floating_point() or p.is_complex()}]
         self._watch = Watch(members)
         self._checked = all(type(module) in KNOWN_STACKED for module in self.network.modules())
@@ -81,6 +83,9 @@ class VectorizedEngine(Engine):
         self._look_for_frozen()
 
     def _look_for_frozen(self) -> None:
+        if self._frozen_known:
+            return
+        self._frozen_known = True
         for name, stack in self.leaves[0].items():
             trained = {parameter.requires_grad for parameter in self._own[name]}
             if len(trained) > 1:
@@ -142,10 +147,10 @@ class VectorizedEngine(Engine):
 
     def _look_at_code(self) -> None:
         """Members stop sharing the first one's code when that of another has changed in another way."""
-        members = list(self.ensemble.members)
         if self._watch.change() is None:
             return
-        self._watch = Watch(members)
+        members = list(self.ensemble.members)
+        self._watch, self._frozen_known = Watch(members), False
         reason = None if self._one_by_one else unstackable(members)
         if any(has_tensor_hooks(parameter) for member in members for parameter in member.parameters()):
             raise FordeError(
@@ -171,8 +176,11 @@ class VectorizedEngine(Engine):
         def call(
             tensors: dict[str, Tensor], inputs: Tensor, known: list[MeanAndInverse], network: nn.Module = self.network
         ) -> tuple[list[Tensor], list[MeanAndInverse]]:
-            own = None if statistics is None else statistics.within(known)
             stacked = nullcontext() if self._one_by_one else Stacked()
+            if self.layer is None and statistics is None:  # the common case, without what it does not need
+                with stacked:
+                    return [tensor_output(functional_call(network, tensors, (inputs,)))], []
+            own = None if statistics is None else statistics.within(known)
             with capture(network, self.layer) as kept, stacked, own or nullcontext():
                 output = tensor_output(functional_call(network, tensors, (inputs,)))
             features = last_kept(kept, self.layer)
