@@ -504,6 +504,10 @@ class CompiledStackEngine(_Compiled, VectorizedEngine):
 
     cheap_convolutions = False  # its functions are not written for stacked members
 
+    def _look_at_code(self) -> None:
+        if self._current is None:  # before a compiled step `_kind` has looked
+            super()._look_at_code()
+
 
 def _metric_apart(method: Method, ensemble: Ensemble) -> tuple[Tensor | None, Method]:
     """A spectral metric's matrix `[D, R]`, which members apply for themselves, and the method with what is left."""
