@@ -148,6 +148,8 @@ class Stochastic(nn.Module):
     """Leaves a layer out by random numbers of Python, of NumPy or of its own."""
 
     source = "python"
+    share = 0.9
+    """How often the layer is used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +164,7 @@ class Stochastic(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.tanh(self.first(x))
-        return self.last(torch.tanh(self.middle(h)) if self.draw() < 0.9 else h)
+        return self.last(torch.tanh(self.middle(h)) if self.draw() < self.share else h)
 
 
 class OfNumpy(Stochastic):
@@ -175,6 +177,24 @@ class OfItsOwn(Stochastic):
     def __init__(self) -> None:
         super().__init__()
         self.generator = torch.Generator().manual_seed(0)
+
+
+class OfARandom(Stochastic):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = random.Random(0)
+
+    def draw(self) -> float:
+        return self.numbers.random()
+
+
+class OfAGenerator(Stochastic):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources = {"depth": np.random.default_rng(0)}
+
+    def draw(self) -> float:
+        return float(self.sources["depth"].random())
 
 
 class Counting(nn.Module):
@@ -195,8 +215,11 @@ class TestSourcesOfRandomNumbers:
         expected = trained(network, "eager")
         assert_same(trained(network, "compiled", memory=memory), expected)
 
-    @pytest.mark.parametrize("network", [Stochastic, OfNumpy, OfItsOwn, Counting])
-    def test_the_pass_that_is_made_again_is_the_same(self, network: type[nn.Module]) -> None:
+    @pytest.mark.parametrize("network", [Stochastic, OfNumpy, OfItsOwn, OfARandom, OfAGenerator, Counting])
+    def test_the_pass_that_is_made_again_is_the_same(
+        self, network: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Stochastic, "share", 0.5)
         assert_same(trained(network, "eager", memory="low"), trained(network, "eager"))
 
     def test_one_line_says_so(self, caplog: pytest.LogCaptureFixture) -> None:

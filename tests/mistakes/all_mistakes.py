@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from mistakes_elsewhere import ELSEWHERE
+from mistakes_in_engines import IN_ENGINES
 from mistakes_in_outputs import IN_OUTPUTS
 from mistakes_in_training import IN_TRAINING
 from mistakes_named import NAMED
 
-MISTAKES = (*NAMED, *IN_TRAINING, *IN_OUTPUTS, *ELSEWHERE)
+MISTAKES = (*NAMED, *IN_ENGINES, *IN_TRAINING, *IN_OUTPUTS, *ELSEWHERE)

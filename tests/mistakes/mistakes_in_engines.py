@@ -1,0 +1,94 @@
+"""Mistakes in what engines look at before they stack or compile, and in files."""
+
+from trying import Mistake
+
+CODE = "tests/test_members_code.py"
+FREEZING = "tests/test_freezing.py"
+DURABLE = "tests/reliability/test_durable.py"
+
+IN_ENGINES = (
+    Mistake(
+        "hooks-are-not-looked-at",
+        "engine/python_state.py",
+        'return f"{found} in member {index}"\n    for name, module',
+        "pass\n    for name, module",
+        (f"{CODE}::TestMembersThatDiffer",),
+    ),
+    Mistake(
+        "attributes-are-not-compared",
+        "engine/python_state.py",
+        "own, its = attributes(module), attributes(others[name])",
+        "own, its = {}, {}",
+        (f"{CODE}::TestMembersThatDiffer",),
+    ),
+    Mistake(
+        "a-trace-is-not-made-again",
+        "engine/compiled.py",
+        "if self._kinds and self._code is not None and (change := self._code.change()) is not None:",
+        'if (change := "") is None:',
+        (f"{CODE}::TestChangesDuringTraining",),
+    ),
+    Mistake(
+        "a-trace-is-not-compared",
+        "engine/compiled.py",
+        "reason = compare(x, traced.first, traced.second, merged=False)",
+        "reason = None",
+        (f"{CODE}::TestAgreement",),
+    ),
+    Mistake(
+        "inputs-are-not-copied",
+        "engine/base.py",
+        "given = inputs.clone() if copies else inputs",
+        "given = inputs",
+        ("tests/test_untouched_inputs.py",),
+    ),
+    Mistake(
+        "predictions-write-to-the-inputs",
+        "inference/untouched.py",
+        "self._copy = self._batch.clone()",
+        "self._copy = self._batch",
+        ("tests/test_untouched_inputs.py::test_predictions",),
+    ),
+    Mistake(
+        "own-sources-of-random-numbers-are-not-rewound",
+        "engine/rewinding.py",
+        "set_source_state(source, where)\n\n\ndef _equal",
+        "pass\n\n\ndef _equal",
+        (f"{CODE}::TestSourcesOfRandomNumbers",),
+    ),
+    Mistake(
+        "what-was-frozen-is-forgotten",
+        "training/loop.py",
+        'self._restore_modes(set(state["frozen"]), set(state["evaluating"]))',
+        "pass",
+        (f"{FREEZING}::test_a_resumed_run_knows_what_was_frozen",),
+    ),
+    Mistake(
+        "evaluation-modes-are-forgotten",
+        "ensemble.py",
+        "if mode and self.left_in_evaluation:",
+        "if False:",
+        (f"{FREEZING}::TestModes",),
+    ),
+    Mistake(
+        "files-are-not-synced",
+        "durable.py",
+        "            os.fsync(file.fileno())\n        temporary.replace(path)",
+        "        temporary.replace(path)",
+        (DURABLE,),
+    ),
+    Mistake(
+        "the-folder-is-not-synced-after-the-rename",
+        "durable.py",
+        "        temporary.replace(path)\n        sync_folder(path.parent)",
+        "        temporary.replace(path)",
+        (DURABLE,),
+    ),
+    Mistake(
+        "the-last-row-of-a-table-is-dropped",
+        "data/tables.py",
+        '            f"{wrong[0]}; remove or impute those rows."\n        )\n    return x',
+        '            f"{wrong[0]}; remove or impute those rows."\n        )\n    return x[:-1]',
+        ("tests/data_sets/test_data_tables.py",),
+    ),
+)
