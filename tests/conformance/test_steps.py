@@ -10,16 +10,16 @@ from golden import RELATIVE, check_close, load, names
 from torch import Tensor, nn
 
 import forde
-from forde.engine import EagerEngine, Engine, VectorizedEngine, exchange
+from forde.engine import Engine, inspect_step, make_engine
+from forde.engine.choose import EngineName
 from forde.kernels import PCA, RBF, Identity, PrincipalDirections
 from forde.kernels.bandwidth import FLOOR
 from forde.kernels.distance import squared_distances
 from forde.priors import Isotropic
-from forde.rules import Forces
 from forde.spaces import InputGradients
 
 RUNS = [(output, ls) for output in ("logit", "logsoftmax") for ls in ("identity", "pca")]
-ENGINES = [EagerEngine, VectorizedEngine]
+ENGINES = ["eager", "vectorized"]
 MLP = names("mlp_step_*", [f"mlp_step_{act}_{dtype}" for act in ("tanh", "relu") for dtype in ("f64", "f32")])
 CONV = names("convbn_step_*", ["convbn_step_f64", "convbn_step_f32"])
 
@@ -104,10 +104,9 @@ def stacked(ensemble: forde.Ensemble, name: str) -> Tensor:
     return torch.stack([member.get_parameter(name).detach() for member in ensemble.members])
 
 
-def gradients(engine: Engine, name: str) -> Tensor:
-    if isinstance(engine, VectorizedEngine):
-        return engine.groups[0][name].grad.clone()
-    return torch.stack([group[name].grad for group in engine.groups])
+def of(gradients: list[dict[str, Tensor]], name: str) -> Tensor:
+    """All members' gradients of a parameter, `[M, ...]`."""
+    return torch.stack([member[name] for member in gradients])
 
 
 def without(method: forde.Method, **changes: object) -> forde.Method:
@@ -116,68 +115,54 @@ def without(method: forde.Method, **changes: object) -> forde.Method:
     return replace(method, **changes)
 
 
-@pytest.mark.parametrize("engine_type", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("output", "ls"), RUNS)
 @pytest.mark.parametrize("name", MLP + CONV)
-def test_step(name: str, output: str, ls: str, engine_type: type[Engine]) -> None:
+def test_step(name: str, output: str, ls: str, engine: EngineName) -> None:
     file = load(name)
     build = mlp if name.startswith("mlp") else convbn
     x, y, run = file["x"], file["y"].long(), f"{output}_{ls}"
     method = method_of(file, output, ls)
     ensemble, layout = build(file, name)
 
-    def fresh(chosen: forde.Method) -> Engine:
-        return engine_type(load_members(ensemble, layout, file), chosen)
+    def fresh() -> forde.Ensemble:
+        return load_members(ensemble, layout, file)
 
-    engine = fresh(without(method, space=None, kernel=None, rule=None, prior=()))
-    report = engine.step(x, y)
-    check_close(report.losses.sum(), file["ce_loss_sum_over_members"], what="ce")
+    alone = without(method, space=None, kernel=None, rule=None, prior=())
+    found = inspect_step(fresh(), alone, x, y, engine=engine)
+    check_close(found.losses.sum(), file["ce_loss_sum_over_members"], what="ce")
     for key, parameter in layout.items():
-        check_close(gradients(engine, parameter), file[f"grad_ce__{key}"], what=f"grad_ce {key}")
-    engine.close()
+        check_close(of(found.total, parameter), file[f"grad_ce__{key}"], what=f"grad_ce {key}")
 
-    engine = fresh(method)
-    found = engine.forward(x, y, repel=True)
-    assert found.z is not None
+    found = inspect_step(fresh(), method, x, y, engine=engine)
+    assert found.z is not None and found.forces is not None
     reference = file[f"input_grad_{output}"].flatten(2)
     check_close(found.z, reference / reference.norm(dim=-1, keepdim=True), what="input gradient")
-    check_repulsion_gradients(file, engine, exchange(method, found.z, None, 1 / len(y)), layout, run)
-    engine.close()
-
-    engine = fresh(method)
-    report = engine.step(x, y)
-    B = len(y)
-    q = squared_distances(*2 * [method.kernel.metric(report.z)])
+    check_repulsion_gradients(file, found.of_repulsion, layout, run)
+    B, energy = len(y), found.forces.energy
+    q = squared_distances(*2 * [method.kernel.metric(found.z)])
     check_close(q, file[f"sqdist__{run}"], what="sqdist")
-    similarity = method.kernel(report.z, report.z)
+    similarity = method.kernel(found.z, found.z)
     check_close(similarity.bandwidth[0], file[f"bandwidth__{run}"], what="bandwidth")
     check_close(similarity.values.mean(-1), file[f"kernel_mean__{run}"], what="kernel_mean")
-    check_close(report.repulsion * B, file[f"log_kernel_sum__{run}"], what="log_kernel_sum")
-    check_close(report.repulsion.sum(), file[f"repulsion__{run}"], what="repulsion")
-    total = {key: gradients(engine, parameter) for key, parameter in layout.items()}
-    for key in layout:
-        check_close(total[key], file[f"grad_total__{run}__{key}"], what=f"grad_total {key}")
-    engine.close()
-    check_three_steps(file, fresh(method), layout, run)
+    check_close(energy * B, file[f"log_kernel_sum__{run}"], what="log_kernel_sum")
+    check_close(energy.sum(), file[f"repulsion__{run}"], what="repulsion")
+    for key, parameter in layout.items():
+        check_close(of(found.total, parameter), file[f"grad_total__{run}__{key}"], what=f"grad_total {key}")
+    check_three_steps(file, make_engine(engine, fresh(), method), layout, run)
 
 
 def check_repulsion_gradients(
-    file: dict[str, Tensor], engine: Engine, forces: Forces, layout: dict[str, str], run: str
+    file: dict[str, Tensor], found: list[dict[str, Tensor]], layout: dict[str, str], run: str
 ) -> None:
     """The repulsion alone, pulled back through the input gradients to the parameters."""
-    found: dict[str, list[Tensor]] = {name: [] for name in layout.values()}
-    for unit, group in enumerate(engine.groups):
-        pulled = engine._pull_back_unit(unit, engine._of_unit(forces.cotangent, unit), apart=True)
-        for (name, parameter), gradient in zip(group.items(), pulled, strict=True):
-            found[name].append(torch.zeros_like(parameter) if gradient is None else gradient)
     largest = max(float(file[f"grad_rep__{run}__{key}"].abs().max()) for key in layout)
     for key, name in layout.items():
         expected = file[f"grad_rep__{run}__{key}"]
-        actual = found[name][0] if isinstance(engine, VectorizedEngine) else torch.stack(found[name])
         if expected.any():
-            check_close(actual, expected, what=f"grad_rep {key}")
-        else:  # exactly zero in the reference: biases of a ReLU network, say
-            assert float(actual.abs().max()) <= RELATIVE[expected.dtype] * largest, f"grad_rep {key}"
+            check_close(of(found, name), expected, what=f"grad_rep {key}")
+        elif name in found[0]:  # exactly zero in the reference: biases of a ReLU network, say
+            assert float(of(found, name).abs().max()) <= RELATIVE[expected.dtype] * largest, f"grad_rep {key}"
 
 
 def check_three_steps(file: dict[str, Tensor], engine: Engine, layout: dict[str, str], run: str) -> None:
@@ -209,11 +194,8 @@ def check_three_steps(file: dict[str, Tensor], engine: Engine, layout: dict[str,
                 check_batchnorm(file, module, i, step + 1, run)
     for key, parameter in layout.items():
         expected = file[f"velocity_after3__{run}__{key}"]
-        if isinstance(engine, VectorizedEngine):
-            velocity = optimizer.state[engine.groups[0][parameter]]["momentum_buffer"]
-        else:
-            velocity = torch.stack([optimizer.state[g[parameter]]["momentum_buffer"] for g in engine.groups])
-        check_close(velocity, expected, what=f"velocity {key}")
+        velocity = [optimizer.state[unit[parameter]]["momentum_buffer"] for unit in engine.leaves]
+        check_close(torch.stack(velocity) if len(velocity) > 1 else velocity[0], expected, what=f"velocity {key}")
     engine.close()
     if batchnorms:
         check_evaluation(file, engine.ensemble, run)

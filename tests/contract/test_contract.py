@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import forde
-from forde.engine import EagerEngine, VectorizedEngine
+from forde.engine import inspect_step, make_engine
 from forde.kernels import Fixed
 from forde.priors import Cauchy, EmpCov, TrainingData
 from forde.rules import WGD, Penalty
@@ -193,17 +193,15 @@ def test_identical_members_and_zero_gradients_stay_finite(case: str, network: st
                 nn.init.zeros_(member.head.bias)
         method = prepared(case, network, ensemble, x)
         twin = copy.deepcopy(ensemble)
-        engine = EagerEngine(ensemble, method)
-        report = engine.step(x, y)
-        assert bool(report.repulsion.isfinite().all())
-        alone = EagerEngine(twin, replace(method, space=None, kernel=None, rule=None))
-        alone.step(x, y)
-        for group, expected in zip(engine.groups, alone.groups, strict=True):
-            for name, parameter in group.items():
-                assert bool(parameter.grad.isfinite().all()), name
+        found = inspect_step(ensemble, method, x, y)
+        assert found.forces is None or bool(found.forces.energy.isfinite().all())
+        alone = inspect_step(twin, replace(method, space=None, kernel=None, rule=None), x, y)
+        for gradients, expected in zip(found.total, alone.total, strict=True):
+            for name, gradient in gradients.items():
+                assert bool(gradient.isfinite().all()), name
                 if getattr(method.kernel, "joint", False):
                     continue  # its eps makes cos² of equal vectors grow with their length: not stationary
-                torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-5, atol=1e-7)
+                torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-7)
 
 
 @every_network
@@ -233,9 +231,9 @@ def test_gradient_against_finite_differences(case: str, network: str) -> None:
     x, y = make_data(network, torch.float64)
     ensemble = make_ensemble(network, dtype=torch.float64)
     method = prepared(case, network, ensemble, x, repulsion_scale=0.5)
-    engine = EagerEngine(ensemble, replace(method, shared_head=False))
-    found = engine.forward(x, y, repel=method.space is not None)
-    engine.step(x, y)
+    separate = replace(method, shared_head=False)
+    found = inspect_step(ensemble, separate, x, y)
+    phases = make_engine("eager", ensemble, separate)
     base = found.z
     projection = None if base is None else method.space.project(base, found.loss_gradients)
 
@@ -255,24 +253,35 @@ def test_gradient_against_finite_differences(case: str, network: str) -> None:
         return K.sum().log()
 
     def objective(i: int) -> float:
-        found = engine.differentiable(i, x, y, repel=base is not None)
-        value = found.objective
-        for prior in method.priors:
-            value = value + weight_prior(prior, ensemble.members[i])
-        if base is not None:
-            z = base.clone()
-            z[i] = found.z.detach()
-            value = value + 0.5 * energy(i, z)
-        return float(value.detach())
+        member = ensemble.members[i]
+        with torch.no_grad():
+            features = member.features(x)
+            output = member.head(features)
+            value = torch.nn.functional.cross_entropy(output, y)
+            for prior in method.priors:
+                value = value + weight_prior(prior, member) + output_prior(prior, output, features)
+            if base is not None:
+                with torch.enable_grad():
+                    z = phases.forward(x, y, repel=True).z
+                value = value + 0.5 * energy(i, z)
+        return float(value)
 
     generator = torch.Generator().manual_seed(1)
-    for i, group in enumerate(engine.groups):
-        for name, parameter in group.items():
+    for i, (member, gradients) in enumerate(zip(ensemble.members, found.total, strict=True)):
+        for name, parameter in member.named_parameters():
             direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            analytic = float((parameter.grad * direction).sum())
+            analytic = float((gradients[name] * direction).sum())
             numeric = central_difference(lambda i=i: objective(i), parameter, direction)
-            scale = float(parameter.grad.norm() * direction.norm())
+            scale = float(gradients[name].norm() * direction.norm())
             assert abs(analytic - numeric) <= 1e-6 * scale + 1e-9, f"member {i}, {name}"
+
+
+def output_prior(prior: forde.priors.Prior, output: Tensor, features: Tensor) -> Tensor | float:
+    """(1/B) Σ ln(1 + a F²)"""
+    if not isinstance(prior, Cauchy):
+        return 0.0
+    values = output if prior.on == "outputs" else features
+    return torch.log1p(prior.coefficient * values**2).sum() / len(values)
 
 
 def weight_prior(prior: forde.priors.Prior, member: nn.Module) -> Tensor | float:
@@ -308,6 +317,6 @@ def test_vectorised_members_are_plain_networks_afterwards() -> None:
     forde.fit(ensemble, "forde-pca", (x, y), **{**FIT, "engine": "vectorized"})
     storages = {p.untyped_storage().data_ptr() for p in ensemble.parameters()}
     assert len(storages) == len(list(ensemble.parameters()))
-    engine = VectorizedEngine(ensemble, forde.method("deep-ensemble"))
+    engine = make_engine("vectorized", ensemble, forde.method("deep-ensemble"))
     assert engine.parameters()[0].shape[0] == 3
     engine.close()

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import forde
-from forde.engine import EagerEngine, VectorizedEngine, exchange
+from forde.engine import inspect_step
+from forde.engine.choose import EngineName
 from forde.kernels import PCA, RBF, Identity, Median, PrincipalDirections, Tuned, fit_pca
 from forde.kernels.distance import squared_distances
 from forde.rules import WGD
@@ -196,7 +197,7 @@ def test_batchnorm_couples_samples() -> None:
     ).double()
     method = forde.Method(space=forde.spaces.InputGradients(normalise=False))
     x, y = torch.randn(B, D, dtype=torch.float64), torch.tensor([0, 1, 2, 0])
-    z = EagerEngine(ensemble.train(), method).forward(x, y, repel=True).z
+    z = inspect_step(ensemble.train(), method, x, y).z
     assert z.abs().max() > 1e-3
     torch.testing.assert_close(z.sum(1), torch.zeros(2, D, dtype=torch.float64), atol=1e-12, rtol=0)
 
@@ -204,16 +205,11 @@ def test_batchnorm_couples_samples() -> None:
 def test_biases_of_a_relu_network_feel_no_repulsion() -> None:
     ensemble = forde.Ensemble(lambda: nn.Sequential(nn.Linear(D, 8), nn.ReLU(), nn.Linear(8, 3)), 3).double()
     method = forde.method("forde-identity", prior=())
-    engine = EagerEngine(ensemble, method)
     x, y = torch.randn(B, D, dtype=torch.float64), torch.tensor([0, 1, 2, 0])
-    found = engine.forward(x, y, repel=True)
-    forces = exchange(method, found.z, None, 1.0)
-    for index, group in enumerate(engine.groups):
-        gradients = engine._pull_back_unit(index, forces.cotangent[index], apart=True)
-        by_name = dict(zip(group, gradients, strict=True))
+    for by_name in inspect_step(ensemble, method, x, y).of_repulsion:
         assert by_name["0.weight"].any()
-        assert by_name["0.bias"] is None or not by_name["0.bias"].any()
-        assert by_name["2.bias"] is None
+        assert "0.bias" not in by_name or not by_name["0.bias"].any()
+        assert "2.bias" not in by_name
 
 
 def test_float32_matches_float64(G: Tensor) -> None:
@@ -222,9 +218,9 @@ def test_float32_matches_float64(G: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 1.0), (torch.float16, 1e-5)])
-@pytest.mark.parametrize("engine", [EagerEngine, VectorizedEngine])
+@pytest.mark.parametrize("engine", ["eager", "vectorized"])
 def test_half_precision_networks_are_compared_by_whole_directions(
-    engine: type[EagerEngine], dtype: torch.dtype, size: float
+    engine: EngineName, dtype: torch.dtype, size: float
 ) -> None:
     """The input gradient of a linear network's logit is a row of its weight: s = W_y/‖W_y‖, here in float64."""
     ensemble = forde.Ensemble(lambda: nn.Linear(D, 3), 2)
@@ -234,7 +230,7 @@ def test_half_precision_networks_are_compared_by_whole_directions(
     ensemble.to(dtype)
     x, y = torch.randn(B, D).to(dtype), torch.tensor([0, 1, 2, 0])
     expected = torch.stack([F.normalize(member.weight.detach().double()[y], dim=-1) for member in ensemble.members])
-    z = engine(ensemble, forde.method("forde-identity")).forward(x, y, repel=True).z
+    z = inspect_step(ensemble, forde.method("forde-identity"), x, y, engine=engine).z
     torch.testing.assert_close(z.double(), expected, rtol=0, atol=1e-6)
 
 

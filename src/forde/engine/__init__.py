@@ -5,6 +5,7 @@ from forde.engine.choose import make_engine
 from forde.engine.compiled import CompiledEngine, CompiledStackEngine
 from forde.engine.eager import EagerEngine
 from forde.engine.exchange import exchange
+from forde.engine.inspecting import InspectedStep, inspect_step
 from forde.engine.records import StepReport
 from forde.engine.vectorized import VectorizedEngine
 
@@ -13,8 +14,10 @@ __all__ = [
     "CompiledStackEngine",
     "EagerEngine",
     "Engine",
+    "InspectedStep",
     "StepReport",
     "VectorizedEngine",
     "exchange",
+    "inspect_step",
     "make_engine",
 ]

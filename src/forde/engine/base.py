@@ -266,6 +266,14 @@ class Engine(ABC):
                     if gradient is not None:
                         parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
+    def repulsion_gradients(self, forces: Forces) -> list[dict[str, Tensor | None]]:
+        """Phase 3 for the repulsion alone, by unit and name; those of the objective are left in `.grad`."""
+        found = []
+        for unit in self._each_unit():
+            pulled = self._pull_back_unit(unit, self._of_unit(forces.cotangent, unit), apart=True)
+            found.append(dict(zip(self.groups[unit], pulled, strict=False)))
+        return found
+
     def _make_dense(self) -> None:
         """A prior on weights moves every row of an embedding, so its gradient cannot stay sparse."""
         sparse = [parameter for parameter in self.trained() if parameter.grad is not None and parameter.grad.is_sparse]
