@@ -7,10 +7,10 @@
 (2, 32, 32, 3)
 """
 
-from .api import apply, corrupt, draw
-from .constants import CONSTANTS, NAMES, PRESETS, SEVERITIES, preset_for
-from .sets import corrupt_all
-from .textures import frost_folder, frost_name
+from forde.corruptions.api import apply, corrupt, draw
+from forde.corruptions.constants import CONSTANTS, NAMES, PRESETS, SEVERITIES, preset_for
+from forde.corruptions.sets import corrupt_all
+from forde.corruptions.textures import frost_folder, frost_name
 
 VERSION = 1
 """Part of the names of generated files: raise it when a corruption gives other images than before."""

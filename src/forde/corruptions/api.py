@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from .blocks import Folder, corrupt_rows, prepare, rows_by_block
-from .checks import Images, as_batch, checked_ids, checked_name, constants_for, like_input
-from .registry import REGISTRY
-from .tensors import Draws
+from forde.corruptions.blocks import Folder, corrupt_rows, prepare, rows_by_block
+from forde.corruptions.checks import Images, as_batch, checked_ids, checked_name, constants_for, like_input
+from forde.corruptions.registry import REGISTRY
+from forde.corruptions.tensors import Draws
 
 
 def corrupt(

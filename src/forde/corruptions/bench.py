@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from .api import corrupt
-from .constants import NAMES, SEVERITIES
-from .sets import corrupt_all
+from forde.corruptions.api import corrupt
+from forde.corruptions.constants import NAMES, SEVERITIES
+from forde.corruptions.sets import corrupt_all
 
 
 class Speed(NamedTuple):

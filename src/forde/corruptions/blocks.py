@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import checked_seed, constants_for
-from .constants import NAMES
-from .registry import REGISTRY
-from .tensors import Draws
-from .textures import frost_folder, load_textures
+from forde.corruptions.checks import checked_seed, constants_for
+from forde.corruptions.constants import NAMES
+from forde.corruptions.registry import REGISTRY
+from forde.corruptions.tensors import Draws
+from forde.corruptions.textures import frost_folder, load_textures
 
 Folder = str | os.PathLike[str]
 

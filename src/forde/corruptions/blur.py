@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .constants import Constants
-from .gaussian import gaussian_levels
-from .shifts import padded, shifted
-from .tensors import Draws, cache_parts, to_levels
+from forde.corruptions.constants import Constants
+from forde.corruptions.gaussian import gaussian_levels
+from forde.corruptions.shifts import padded, shifted
+from forde.corruptions.tensors import Draws, cache_parts, to_levels
 
 
 def apply_gaussian_blur(images: Tensor, draws: Draws, constants: Constants) -> Tensor:

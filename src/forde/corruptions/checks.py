@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from forde.corruptions.constants import CONSTANTS, NAMES, PRESETS, SEVERITIES, Constants, preset_for
 from forde.errors import FordeError, unknown_name
-
-from .constants import CONSTANTS, NAMES, PRESETS, SEVERITIES, Constants, preset_for
 
 Images = TypeVar("Images", np.ndarray, Tensor)
 

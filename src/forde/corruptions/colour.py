@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .constants import Constants
-from .tensors import Draws, cache_parts, divide, from_planes, pick, to_levels, to_planes
+from forde.corruptions.constants import Constants
+from forde.corruptions.tensors import Draws, cache_parts, divide, from_planes, pick, to_levels, to_planes
 
 
 def apply_contrast(images: Tensor, draws: Draws, constants: Constants) -> Tensor:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .constants import Constants
-from .gaussian import smooth_layers
-from .tensors import EPSILON, Draws, from_planes, like, to_levels, to_planes
+from forde.corruptions.constants import Constants
+from forde.corruptions.gaussian import smooth_layers
+from forde.corruptions.tensors import EPSILON, Draws, from_planes, like, to_levels, to_planes
 
 
 def draw_elastic(n: int, shape: tuple[int, int, int], constants: Constants, rng: np.random.Generator) -> Draws:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from .constants import Constants
-from .tensors import Draws, from_planes, like, to_levels, to_planes
+from forde.corruptions.constants import Constants
+from forde.corruptions.tensors import Draws, from_planes, like, to_levels, to_planes
 
 
 def map_side(height: int, width: int) -> int:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .constants import Constants
-from .tensors import Draws, like
+from forde.corruptions.constants import Constants
+from forde.corruptions.tensors import Draws, like
 
 PHOTOS = 5
 """Photographs a texture is chosen from; the published script has a sixth and never uses it."""

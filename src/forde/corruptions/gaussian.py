@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .tensors import cache_parts, divide, to_levels
+from forde.corruptions.tensors import cache_parts, divide, to_levels
 
 
 def gaussian_weights(sigma: float, truncate: float = 4.0) -> list[float]:

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .constants import Constants
-from .gaussian import gaussian_levels
-from .tensors import Draws, like
+from forde.corruptions.constants import Constants
+from forde.corruptions.gaussian import gaussian_levels
+from forde.corruptions.tensors import Draws, like
 
 
 def draw_glass(n: int, shape: tuple[int, int, int], constants: Constants, rng: np.random.Generator) -> Draws:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .constants import Constants
-from .tensors import Draws, from_planes, to_levels, to_planes
+from forde.corruptions.constants import Constants
+from forde.corruptions.tensors import Draws, from_planes, to_levels, to_planes
 
 _LUMA = (
     (16, 11, 10, 16, 24, 40, 51, 61),

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .constants import Constants
-from .shifts import padded, shifted
-from .tensors import Draws
+from forde.corruptions.constants import Constants
+from forde.corruptions.shifts import padded, shifted
+from forde.corruptions.tensors import Draws
 
 
 def draw_motion(n: int, shape: tuple[int, int, int], constants: Constants, rng: np.random.Generator) -> Draws:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .constants import Constants
-from .tensors import Draws, like, pick, to_levels
+from forde.corruptions.constants import Constants
+from forde.corruptions.tensors import Draws, like, pick, to_levels
 
 
 def draw_normal(n: int, shape: tuple[int, int, int], constants: Constants, rng: np.random.Generator) -> Draws:

@@ -7,8 +7,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from .constants import Constants
-from .tensors import Draws
+from forde.corruptions.constants import Constants
+from forde.corruptions.tensors import Draws
 
 _BITS = 22
 """Fixed-point bits of the box weights; 255 · 2^22 still fits an int32."""

@@ -8,16 +8,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .blur import apply_defocus_blur, apply_gaussian_blur
-from .colour import apply_brightness, apply_contrast, apply_saturate
-from .constants import NAMES
-from .elastic import apply_elastic_transform, draw_elastic
-from .fog import apply_fog, draw_fog
-from .frost import apply_frost, draw_frost
-from .glass import apply_glass_blur, draw_glass
-from .jpeg import apply_jpeg_compression
-from .motion import apply_motion_blur, draw_motion
-from .noise import (
+from forde.corruptions.blur import apply_defocus_blur, apply_gaussian_blur
+from forde.corruptions.colour import apply_brightness, apply_contrast, apply_saturate
+from forde.corruptions.constants import NAMES
+from forde.corruptions.elastic import apply_elastic_transform, draw_elastic
+from forde.corruptions.fog import apply_fog, draw_fog
+from forde.corruptions.frost import apply_frost, draw_frost
+from forde.corruptions.glass import apply_glass_blur, draw_glass
+from forde.corruptions.jpeg import apply_jpeg_compression
+from forde.corruptions.motion import apply_motion_blur, draw_motion
+from forde.corruptions.noise import (
     apply_gaussian_noise,
     apply_impulse_noise,
     apply_shot_noise,
@@ -25,11 +25,11 @@ from .noise import (
     draw_bits,
     draw_normal,
 )
-from .pixelate import apply_pixelate
-from .snow import apply_snow, draw_snow
-from .spatter import apply_spatter, draw_spatter
-from .tensors import Draws, no_draws
-from .zoom import apply_zoom_blur
+from forde.corruptions.pixelate import apply_pixelate
+from forde.corruptions.snow import apply_snow, draw_snow
+from forde.corruptions.spatter import apply_spatter, draw_spatter
+from forde.corruptions.tensors import Draws, no_draws
+from forde.corruptions.zoom import apply_zoom_blur
 
 
 class Corruption(NamedTuple):

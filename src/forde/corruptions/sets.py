@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from forde.corruptions.blocks import Folder, corrupt_rows, prepare, rows_by_block
+from forde.corruptions.checks import Images, as_batch, checked_ids, like_input
+from forde.corruptions.constants import NAMES, SEVERITIES
+from forde.corruptions.textures import frost_folder
 from forde.errors import FordeError
-
-from .blocks import Folder, corrupt_rows, prepare, rows_by_block
-from .checks import Images, as_batch, checked_ids, like_input
-from .constants import NAMES, SEVERITIES
-from .textures import frost_folder
 
 
 def corrupt_all(

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .constants import Constants
-from .motion import smear
-from .tensors import EPSILON, Draws, from_planes, like, to_levels, to_planes, zero_below
-from .zoom import zoom_matrix
+from forde.corruptions.constants import Constants
+from forde.corruptions.motion import smear
+from forde.corruptions.tensors import EPSILON, Draws, from_planes, like, to_levels, to_planes, zero_below
+from forde.corruptions.zoom import zoom_matrix
 
 
 def draw_snow(n: int, shape: tuple[int, int, int], constants: Constants, rng: np.random.Generator) -> Draws:

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .constants import Constants
-from .edges import box_sum, canny, capped_distance, equalise, reflect
-from .gaussian import smooth_layers
-from .tensors import EPSILON, Draws, from_planes, like, to_levels, to_planes, zero_below
+from forde.corruptions.constants import Constants
+from forde.corruptions.edges import box_sum, canny, capped_distance, equalise, reflect
+from forde.corruptions.gaussian import smooth_layers
+from forde.corruptions.tensors import EPSILON, Draws, from_planes, like, to_levels, to_planes, zero_below
 
 _WATER = (175.0, 238.0, 238.0)
 _MUD = (63.0, 42.0, 20.0)

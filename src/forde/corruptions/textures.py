@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from forde.corruptions.frost import PHOTOS
+from forde.corruptions.synthetic_frost import synthetic_textures
 from forde.errors import FordeError
-
-from .frost import PHOTOS
-from .synthetic_frost import synthetic_textures
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .constants import Constants
-from .tensors import Draws, divide, to_levels
+from forde.corruptions.constants import Constants
+from forde.corruptions.tensors import Draws, divide, to_levels
 
 
 def apply_zoom_blur(images: Tensor, draws: Draws, constants: Constants) -> Tensor:

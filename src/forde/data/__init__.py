@@ -5,16 +5,16 @@
 (899, 8, 8, 1)
 """
 
-from .arrays import from_arrays
-from .catalogue import CATALOGUE, describe
-from .checking import SplitReport, check
-from .corrupted_sets import corrupted
-from .description import Description, Images, Table
-from .downloading import download
-from .inputs import normalise
-from .loading import load, load_images
-from .locating import data_folder
-from .standardise import Standardisation
+from forde.data.arrays import from_arrays
+from forde.data.catalogue import CATALOGUE, describe
+from forde.data.checking import SplitReport, check
+from forde.data.corrupted_sets import corrupted
+from forde.data.description import Description, Images, Table
+from forde.data.downloading import download
+from forde.data.inputs import normalise
+from forde.data.loading import load, load_images
+from forde.data.locating import data_folder
+from forde.data.standardise import Standardisation
 
 __all__ = [
     "CATALOGUE",

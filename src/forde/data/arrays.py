@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from forde.errors import FordeError, unknown_name
-
-from .budget import check_fits
-from .checks import (
+from forde.data.budget import check_fits
+from forde.data.checks import (
     MAX_SHOWN,
     channel_statistics,
     check_class_names,
@@ -24,7 +22,8 @@ from .checks import (
     column_statistics,
     count_classes,
 )
-from .description import Description, Images, Table
+from forde.data.description import Description, Images, Table
+from forde.errors import FordeError, unknown_name
 
 _PAIRS = (("x", "y"), ("images", "labels"), ("data", "labels"), ("X", "y"))
 MAX_HEADER = 1 << 20

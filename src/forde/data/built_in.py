@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from .checks import channel_statistics
-from .description import Description, Images, Table
+from forde.data.checks import channel_statistics
+from forde.data.description import Description, Images, Table
 
 
 def read_built_in(description: Description, split: str) -> Images | Table:
     """A split of "digits", "regression-1d" or "classification-2d"."""
     if description.name == "digits":
         return _digits(description, split)
-    from . import toys
+    from forde.data import toys
 
     if description.name == "regression-1d":
         x, y, features = toys.regression_1d()
@@ -27,7 +27,7 @@ def read_built_in(description: Description, split: str) -> Images | Table:
 
 
 def _digits(description: Description, split: str) -> Images:
-    from .digits import digits
+    from forde.data.digits import digits
 
     data = digits()
     mean, std = channel_statistics(data.train_images[..., None])

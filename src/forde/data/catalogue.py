@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from forde.data.class_names import CIFAR10_CLASSES, CIFAR100_CLASSES, DIGIT_CLASSES, FASHION_CLASSES
+from forde.data.description import Description
 from forde.errors import unknown_name
-
-from .class_names import CIFAR10_CLASSES, CIFAR100_CLASSES, DIGIT_CLASSES, FASHION_CLASSES
-from .description import Description
 
 _CINIC_MEAN = (0.47889522, 0.47227842, 0.43047404)
 _CINIC_STD = (0.24205776, 0.23828046, 0.25874835)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .catalogue import describe
-from .checks import channel_statistics
-from .description import Images
-from .loading import load
-from .locating import Folder
+from forde.data.catalogue import describe
+from forde.data.checks import channel_statistics
+from forde.data.description import Images
+from forde.data.loading import load
+from forde.data.locating import Folder
 
 STATISTICS_TOLERANCE = 0.01
 """By how much channel statistics may differ from the description's, on the scale 0..1."""

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from forde.data.checks import check_same_length, checked_labels
+from forde.data.unpickling import read_pickle
 from forde.errors import FordeError
-
-from .checks import check_same_length, checked_labels
-from .unpickling import read_pickle
 
 _FILES = {
     ("cifar10", "train"): tuple(f"data_batch_{number}" for number in range(1, 6)),

@@ -9,12 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
+from forde.data.budget import check_fits
+from forde.data.checks import (
+    MAX_SHOWN,
+    channel_statistics,
+    check_class_names,
+    check_is_file,
+    evenly_spaced,
+    first_duplicate,
+)
+from forde.data.decoding import SUFFIXES, decode_all, room_for, shape_of
+from forde.data.description import Description, Images
 from forde.errors import FordeError, unknown_name
-
-from .budget import check_fits
-from .checks import MAX_SHOWN, channel_statistics, check_class_names, check_is_file, evenly_spaced, first_duplicate
-from .decoding import SUFFIXES, decode_all, room_for, shape_of
-from .description import Description, Images
 
 SPLIT_FOLDERS = {
     "train": ("train", "training"),

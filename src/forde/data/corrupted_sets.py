@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from forde.corruptions import NAMES, SEVERITIES, VERSION, corrupt, frost_name
+from forde.data.corrupted_files import open_array, read_published
+from forde.data.description import Images
+from forde.data.loading import load_images
+from forde.data.locating import Folder, cache_folder, data_folder
 from forde.errors import FordeError, unknown_name
-
-from .corrupted_files import open_array, read_published
-from .description import Images
-from .loading import load_images
-from .locating import Folder, cache_folder, data_folder
 
 
 def corrupted(name: str, corruption: str, severity: int, *, data_dir: Folder | None = None, seed: int = 0) -> Images:

@@ -6,13 +6,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from forde.data.archives import SUFFIXES, unpack
+from forde.data.catalogue import BUILT_IN
+from forde.data.locating import Folder, data_folder, places
+from forde.data.publications import PUBLICATIONS, File
+from forde.data.transfer import fetch
 from forde.errors import FordeError, unknown_name
-
-from .archives import SUFFIXES, unpack
-from .catalogue import BUILT_IN
-from .locating import Folder, data_folder, places
-from .publications import PUBLICATIONS, File
-from .transfer import fetch
 
 FileProgress = Callable[[File, int, int | None], None]
 """Called with the file, the bytes received so far and, where known, all bytes."""

@@ -7,20 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+from forde.data.arrays import read_npz
+from forde.data.built_in import read_built_in
+from forde.data.catalogue import BUILT_IN, CATALOGUE
+from forde.data.checks import channel_statistics, count_classes
+from forde.data.cifar import read_cifar_batches
+from forde.data.class_folders import read_cinic, read_class_folder_set
+from forde.data.description import Description, Images, Table
+from forde.data.idx import read_idx_set
+from forde.data.locating import Folder, data_folder, find
+from forde.data.parquet import count_rows, image_columns, read_parquet_images, split_files
+from forde.data.tables import SUFFIXES, Task, read_table, table_files
+from forde.data.tiny_imagenet import read_tiny_imagenet
 from forde.errors import FordeError, unknown_name
-
-from .arrays import read_npz
-from .built_in import read_built_in
-from .catalogue import BUILT_IN, CATALOGUE
-from .checks import channel_statistics, count_classes
-from .cifar import read_cifar_batches
-from .class_folders import read_cinic, read_class_folder_set
-from .description import Description, Images, Table
-from .idx import read_idx_set
-from .locating import Folder, data_folder, find
-from .parquet import count_rows, image_columns, read_parquet_images, split_files
-from .tables import SUFFIXES, Task, read_table, table_files
-from .tiny_imagenet import read_tiny_imagenet
 
 _ALIASES = {"val": "valid", "validation": "valid"}
 

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from forde.data.description import Table
 from forde.errors import FordeError
 from forde.prediction import Prediction, RegressionPrediction
-
-from .description import Table
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from forde.data.checks import MAX_SHOWN, check_class_names
+from forde.data.class_folders import list_files, read_bytes, read_files
+from forde.data.description import Description, Images
 from forde.errors import FordeError
-
-from .checks import MAX_SHOWN, check_class_names
-from .class_folders import list_files, read_bytes, read_files
-from .description import Description, Images
 
 
 def read_tiny_imagenet(description: Description, folder: Path, split: str) -> Images:
