@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import forde
+from module_imports import import_cycle
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "forde"
@@ -62,6 +63,17 @@ def test_examples_in_docstrings(name: str) -> None:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     results = doctest.testmod(module, optionflags=flags)
     assert results.failed == 0
+
+
+def test_modules_never_import_each_other_in_a_circle() -> None:
+    assert import_cycle(SOURCE) == []
+
+
+def test_the_version_is_one_line_that_needs_no_import() -> None:
+    _, assignment = ast.parse((SOURCE / "_version.py").read_text()).body
+    assert ast.literal_eval(assignment.value) == forde.__version__
+    assert 'version = { attr = "forde._version.__version__" }' in (ROOT / "pyproject.toml").read_text()
+    assert f"version: {forde.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 # Data flows one way; a folder may import those before it.

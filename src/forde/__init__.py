@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from forde import data, evaluation, kernels, likelihoods, models, priors, rules, spaces
+from forde._version import __version__
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods import Method, method, methods, register
@@ -19,8 +20,6 @@ from forde.training import Augmentation, History, fit, load_run
 
 if TYPE_CHECKING:
     from forde.estimators import FordeClassifier, FordeRegressor
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Augmentation",
@@ -33,6 +32,7 @@ __all__ = [
     "Method",
     "Prediction",
     "RegressionPrediction",
+    "__version__",
     "data",
     "evaluation",
     "fit",

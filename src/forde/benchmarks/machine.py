@@ -7,7 +7,7 @@ import platform
 
 import torch
 
-import forde
+from forde._version import __version__
 
 
 def machine() -> dict[str, object]:
@@ -24,5 +24,5 @@ def machine() -> dict[str, object]:
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "forde": forde.__version__,
+        "forde": __version__,
     }

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from forde._version import __version__
 from forde.engine import Engine
 from forde.engine.mesh import Mesh
 from forde.ensemble import Ensemble
@@ -222,15 +223,13 @@ def short(value: Any) -> str:
 
 def environment(ensemble: Ensemble, engine: object) -> dict[str, Any]:
     """When, where and with which versions a run is started or resumed."""
-    import forde
-
     device = ensemble.device
     return {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
-        "forde": forde.__version__,
+        "forde": __version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "engine": type(engine).__name__,
         "git": git_state(),

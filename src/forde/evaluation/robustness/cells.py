@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import forde
+from forde._version import __version__
 from forde.corruptions import NAMES, SEVERITIES, corrupt, frost_name
 from forde.errors import FordeError
 from forde.evaluation.robustness.fingerprints import fingerprint
@@ -95,7 +95,7 @@ def generated_cells(
     (2, 32, 32, 3)
     """
     content = fingerprint(
-        images, labels, f"seed {seed} preset {preset} {frost_name(frost)} {frost or ''} forde {forde.__version__}"
+        images, labels, f"seed {seed} preset {preset} {frost_name(frost)} {frost or ''} forde {__version__}"
     )
 
     def load(name: str, severity: int) -> Data:
