@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import forde.data
-from forde.data import budget
-from forde.data.budget import check_fits
 from forde.data.checks import BLOCK, channel_statistics, column_statistics
 from forde.data.parquet_pages import unpacked
 from forde.errors import FordeError
+from forde.reading import budget
+from forde.reading.budget import check_fits
 
 
 def npz(folder: Path) -> Path:

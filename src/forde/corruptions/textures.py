@@ -12,6 +12,9 @@ import numpy as np
 from forde.corruptions.frost import PHOTOS
 from forde.corruptions.synthetic_frost import synthetic_textures
 from forde.errors import FordeError
+from forde.reading.budget import check_fits
+from forde.reading.decoding import WORKING_BYTES, decode, shape_of
+from forde.reading.files import check_is_file
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
 
@@ -57,11 +60,6 @@ def load_textures(folder: Path | None, scale: float) -> tuple[np.ndarray, ...]:
 
 def _read(path: Path, scale: float) -> np.ndarray:
     """One image file as RGB uint8 (rows, columns, 3), if there is memory for it and for scaling it."""
-    # Imported here since forde.data imports this package.
-    from forde.data.budget import check_fits
-    from forde.data.checks import check_is_file
-    from forde.data.decoding import WORKING_BYTES, decode, shape_of
-
     check_is_file(path)
     encoded = path.read_bytes()
     try:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from forde.data.checks import MAX_SHOWN
 from forde.errors import FordeError
+from forde.reading.files import MAX_SHOWN
 
 MAX_BYTES = 32 << 30
 MAX_FILES = 2_000_000

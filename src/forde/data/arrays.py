@@ -11,12 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from forde.data.budget import check_fits
 from forde.data.checks import (
-    MAX_SHOWN,
     channel_statistics,
     check_class_names,
-    check_is_file,
     check_same_length,
     checked_labels,
     column_statistics,
@@ -24,6 +21,8 @@ from forde.data.checks import (
 )
 from forde.data.description import Description, Images, Table
 from forde.errors import FordeError, unknown_name
+from forde.reading.budget import check_fits
+from forde.reading.files import MAX_SHOWN, check_is_file
 
 _PAIRS = (("x", "y"), ("images", "labels"), ("data", "labels"), ("X", "y"))
 MAX_HEADER = 1 << 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,18 +16,6 @@ MAX_NAME = 1_000
 """Characters that the name of a class or a column may have."""
 BLOCK = 1 << 20
 """Values that statistics take at once: their decimals need eight times the memory of bytes."""
-MAX_SHOWN = 300
-"""Characters of a name that a message repeats."""
-
-
-def check_is_file(path: Path) -> None:
-    """Refuse what is missing, and what would not end: pipes and devices, also behind a link."""
-    try:
-        found = path.stat().st_mode
-    except (OSError, ValueError) as error:  # a name may also be too long, lead in a circle or hold a zero
-        raise FordeError(f"the file {str(path)[-MAX_SHOWN:]!r} is missing; get the data set again.") from error
-    if not stat.S_ISREG(found):
-        raise FordeError(f"'{path}' is not a file; get the data set again.")
 
 
 def checked_labels(labels: Sequence[int] | np.ndarray, n_classes: int, file: Path | str) -> np.ndarray:

@@ -9,18 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from forde.data.budget import check_fits
-from forde.data.checks import (
-    MAX_SHOWN,
-    channel_statistics,
-    check_class_names,
-    check_is_file,
-    evenly_spaced,
-    first_duplicate,
-)
-from forde.data.decoding import SUFFIXES, decode_all, room_for, shape_of
+from forde.data.checks import channel_statistics, check_class_names, evenly_spaced, first_duplicate
 from forde.data.description import Description, Images
 from forde.errors import FordeError, unknown_name
+from forde.reading.budget import check_fits
+from forde.reading.decoding import SUFFIXES, decode_all, room_for, shape_of
+from forde.reading.files import MAX_SHOWN, check_is_file
 
 SPLIT_FOLDERS = {
     "train": ("train", "training"),

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from forde.data.catalogue import CATALOGUE
-from forde.data.checks import check_is_file, checked_labels
+from forde.data.checks import checked_labels
 from forde.data.class_folders import class_names, list_files, read_files
 from forde.data.description import Images
 from forde.data.locating import places
 from forde.data.tiny_imagenet import wordnet_ids
 from forde.errors import FordeError
+from forde.reading.files import check_is_file
 
 SEVERITIES = 5
 PER_SEVERITY = 10_000

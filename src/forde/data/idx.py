@@ -11,9 +11,10 @@ from typing import IO
 
 import numpy as np
 
-from forde.data.budget import check_fits
-from forde.data.checks import BLOCK, check_is_file, check_same_length, checked_labels
+from forde.data.checks import BLOCK, check_same_length, checked_labels
 from forde.errors import FordeError
+from forde.reading.budget import check_fits
+from forde.reading.files import check_is_file
 
 _STEMS = {"train": "train", "test": "t10k"}
 _BYTES = 0x08

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from forde.data.budget import check_fits
-from forde.data.checks import check_class_names, check_is_file, check_same_length, checked_labels, count_classes
-from forde.data.decoding import decode_all, room_for, shape_of
+from forde.data.checks import check_class_names, check_same_length, checked_labels, count_classes
 from forde.data.parquet_pages import Unpacked, unpacked
 from forde.errors import FordeError, unknown_name
+from forde.reading.budget import check_fits
+from forde.reading.decoding import decode_all, room_for, shape_of
+from forde.reading.files import check_is_file
 
 MOST_ROWS = 4_096
 """Rows that are unpacked at once."""

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from forde.data.budget import check_fits
-from forde.data.checks import MAX_CLASSES, MAX_NAME, check_class_names, check_is_file
+from forde.data.checks import MAX_CLASSES, MAX_NAME, check_class_names
 from forde.data.parquet import column_batches, column_sizes, open_parquet
 from forde.errors import FordeError, unknown_name
+from forde.reading.budget import check_fits
+from forde.reading.files import check_is_file
 
 MAX_HEADER = 1 << 20
 """Bytes of the first line of a CSV file."""

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from forde.data.checks import MAX_CLASSES, MAX_SHOWN, check_class_names, column_statistics
+from forde.data.checks import MAX_CLASSES, check_class_names, column_statistics
 from forde.data.description import Description, Table
 from forde.data.parquet import count_rows
 from forde.data.table_files import is_number, no_number, read_columns
 from forde.errors import FordeError, unknown_name
+from forde.reading.files import MAX_SHOWN
 
 Task = Literal["classification", "regression"]
 SUFFIXES = (".csv", ".parquet")

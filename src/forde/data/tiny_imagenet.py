@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from forde.data.checks import MAX_SHOWN, check_class_names
+from forde.data.checks import check_class_names
 from forde.data.class_folders import list_files, read_bytes, read_files
 from forde.data.description import Description, Images
 from forde.errors import FordeError
+from forde.reading.files import MAX_SHOWN
 
 
 def read_tiny_imagenet(description: Description, folder: Path, split: str) -> Images:

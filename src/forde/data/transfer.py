@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from forde.data.checks import MAX_SHOWN
 from forde.errors import FordeError
+from forde.reading.files import MAX_SHOWN
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes received so far and, where the server says it, all bytes."""

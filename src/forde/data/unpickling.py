@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from forde.data.budget import check_fits
-from forde.data.checks import MAX_SHOWN, check_is_file
 from forde.errors import FordeError
+from forde.reading.budget import check_fits
+from forde.reading.files import MAX_SHOWN, check_is_file
 
 MOST_INSTRUCTIONS = 2_000_000
 """Several times those of a batch of 50,000 images; each makes one object at most."""

@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from forde.data.checks import MAX_SHOWN
 from forde.errors import FordeError
+from forde.reading.files import MAX_SHOWN
 
 VARIABLE = "FORDE_MAX_BYTES"
 """The environment variable with the user's own limit."""

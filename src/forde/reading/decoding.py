@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from forde.data.budget import check_fits
 from forde.errors import FordeError
+from forde.reading.budget import check_fits
 
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM")
 """What is opened at all; others (EPS, PDF, ...) would start further programs."""
