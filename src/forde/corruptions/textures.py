@@ -66,7 +66,7 @@ def _read(path: Path, scale: float) -> np.ndarray:
         rows, columns, _ = shape_of(encoded, str(path), to_colour=True)
     except ImportError as error:
         raise FordeError(
-            "reading frost photographs needs Pillow, which is not installed; pip install 'forde[vision]'."
+            "reading frost photographs needs Pillow, which is not installed; pip install 'forde[data]'."
         ) from error
     # Scaling takes int64 of three channels three times, of a line's share of pixels.
     check_fits(round(rows * columns * (WORKING_BYTES + 72 * scale)), path, [path])
