@@ -632,3 +632,22 @@ def test_an_error_that_is_not_about_the_inputs_stays_the_users(calls: int, messa
 
     with pytest.raises(RuntimeError, match=f"^{message}$"):
         fit(x(), y(), network=lambda: Failing(4, [8], 3), engine="eager")
+
+
+@pytest.mark.parametrize(("independent", "fraction", "checks"), [(False, 1.0, 1), (False, 0.5, 1), (True, 1.0, 3)])
+def test_labels_are_looked_at_once_per_batch(
+    independent: bool, fraction: float, checks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look is a wait for the GPU."""
+    looked: list[int] = []
+    check = forde.likelihoods.Classification.check_labels
+    monkeypatch.setattr(
+        forde.likelihoods.Classification, "check_labels", lambda self, o, y: (looked.append(len(y)), check(self, o, y))
+    )
+    x, y = torch.randn(16, 4), torch.arange(16) % 3
+    method = forde.method("deep-ensemble" if independent else "forde-identity", repulsion_fraction=fraction)
+    ensemble = forde.Ensemble(lambda: torch.nn.Linear(4, 3), 3)
+    forde.fit(
+        ensemble, method, (x, y), epochs=1, batch_size=16, engine="eager", independent_data=independent, progress=False
+    )
+    assert looked == [16] * checks

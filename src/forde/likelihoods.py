@@ -62,6 +62,9 @@ class Likelihood(ABC):
     def check_output(self, output: Tensor, y: Tensor) -> None:
         """Refuse an output `[B, C]` whose shape does not fit the targets `[B]`."""
 
+    def check_labels(self, output: Tensor, y: Tensor) -> None:
+        """Refuse targets that an output of this shape has no place for; looks at values, so a GPU has to finish."""
+
     def config(self) -> dict[str, Any]:
         """JSON-ready description, read back by `likelihood_from_config`."""
         return {"name": self.name}
@@ -121,6 +124,8 @@ class Classification(Likelihood):
                 f"the network returned shape {list(output.shape)} for a batch of {len(y)}, but logits of shape "
                 f"[{len(y)}, C] with C ≥ 2 classes were expected; end the network with a linear layer of C outputs."
             )
+
+    def check_labels(self, output: Tensor, y: Tensor) -> None:
         if len(y) and int(y.max()) >= output.shape[1]:
             raise FordeError(
                 f"label {int(y.max())} is outside the {output.shape[1]} classes of the network's output; "

@@ -86,6 +86,8 @@ class Engine(ABC):
         self._kept: dict[int, Differentiable | Start] = {}
         self._graph_checked = False
         self._said_dense = False
+        self._checked_labels: set[torch.Size] = set()
+        """Shapes of outputs that the labels of this step's batch were compared with."""
         self._trained: list[bool] | None = None
         self._changes_python: dict[int, str | None] = {}
         """By unit, what its forward pass changes besides tensors; found out where it would be made again."""
@@ -219,6 +221,7 @@ class Engine(ABC):
         self._meet(x)
         self._look_for_frozen()
         self._kept = {}
+        self._checked_labels.clear()
         if repel and isinstance(x, list):
             raise FordeError(
                 "members that repel must see the same batch; use independent_data with 'deep-ensemble' only."
@@ -226,6 +229,8 @@ class Engine(ABC):
         found = []
         for unit in self._each_unit():
             xu, yu = (x[unit], y[unit]) if isinstance(x, list) else (x, y)
+            if isinstance(x, list):
+                self._checked_labels.clear()
             assert isinstance(xu, Tensor) and isinstance(yu, Tensor)
             found.append(self._forward_unit(unit, xu, yu, repel=repel))
         if repel:
@@ -494,6 +499,9 @@ class Engine(ABC):
     def _check_output(self, view: View, *, differentiate: bool) -> None:
         likelihood, output = self.ensemble.likelihood, view.output[0] if view.stacked else view.output
         likelihood.check_output(output, view.y)
+        if output.shape[1:] not in self._checked_labels:  # once per batch, not once per member
+            likelihood.check_labels(output, view.y)
+            self._checked_labels.add(output.shape[1:])
         if not self._watch_output.looked:
             self._watch_output(output, likelihood)
         if differentiate and self.method.space is not None and self.method.space.needs_scalar:
