@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -651,3 +652,52 @@ def test_labels_are_looked_at_once_per_batch(
         ensemble, method, (x, y), epochs=1, batch_size=16, engine="eager", independent_data=independent, progress=False
     )
     assert looked == [16] * checks
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epochs": 2.5}, "epochs is 2.5, but a whole number"),
+        ({"epochs": True}, "epochs is True"),
+        ({"epochs": "3"}, "epochs is '3'"),
+        ({"batch_size": 32.5}, "batch_size is 32.5"),
+        ({"batch_size": "32"}, "batch_size is '32'"),
+        ({"diagnostics_every": -1}, "diagnostics_every is -1"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"seed": -1}, "seed is -1"),
+        ({"lr": "0.1"}, "lr is '0.1', but a positive number"),
+        ({"lr": -1}, "lr is -1"),
+        ({"lr": 0.5, "optimizer": torch.optim.Adam}, "lr=0.5 is for the default optimiser"),
+    ],
+)
+def test_numbers_of_fit(options: dict[str, Any], words: str) -> None:
+    ensemble = forde.Ensemble(lambda: torch.nn.Linear(4, 3), 2)
+    data = torch.randn(16, 4), torch.arange(16) % 3
+    with pytest.raises(forde.FordeError, match=words):
+        forde.fit(ensemble, "deep-ensemble", data, **{"epochs": 1, "progress": False, **options})
+
+
+@pytest.mark.parametrize("seed", [-1, None, 1.5, "0", True])
+def test_seeds_of_ensembles(seed: Any) -> None:
+    with pytest.raises(forde.FordeError, match=r"seed is .*, but a whole number of at least 0 was expected"):
+        forde.Ensemble(lambda: torch.nn.Linear(4, 3), 2, seed=seed)
+
+
+def test_other_things_than_asked_for() -> None:
+    data = torch.randn(16, 4), torch.arange(16) % 3
+    with pytest.raises(forde.FordeError, match="method is None"):
+        forde.fit(forde.Ensemble(lambda: torch.nn.Linear(4, 3), 2), None, data, epochs=1)
+    with pytest.raises(forde.FordeError, match="make_network is 'mlp'"):
+        forde.Ensemble("mlp", 2)
+    with pytest.raises(forde.FordeError, match="likelihood is None"):
+        forde.Ensemble(lambda: torch.nn.Linear(4, 3), 2, likelihood=None)
+
+
+def test_predictions_of_nan_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    x = torch.randn(16, 4)
+    ensemble = forde.Ensemble(lambda: torch.nn.Linear(4, 3), 2)
+    ensemble.predict(x)
+    assert not caplog.text
+    x[3, 1] = float("nan")
+    ensemble.predict(x)
+    assert "The outputs for 1 of 16 inputs are NaN or infinite" in caplog.text

@@ -52,8 +52,8 @@ class Watched:
             after.get(int(record["epoch"]), lambda ensemble: None)(self.ensemble)
 
         forde.fit(
-            self.ensemble, method, data(), epochs=LAST, batch_size=16, lr=0.05, engine=engine, progress=False,
-            diagnostics_every=0, callback=callback, **options,
+            self.ensemble, method, data(), epochs=LAST, batch_size=16, engine=engine, progress=False,
+            diagnostics_every=0, callback=callback, **({} if options.get("optimizer") else {"lr": 0.05}), **options,
         )  # fmt: skip
 
     def moved(self, name: str, first: int, last: int) -> bool:

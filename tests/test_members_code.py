@@ -48,7 +48,7 @@ def trained(
     random.seed(0)
     np.random.seed(0)
     forde.fit(
-        ensemble, method, xy or data(), epochs=epochs, batch_size=12, lr=0.1, engine=engine, progress=False,
+        ensemble, method, xy or data(), epochs=epochs, batch_size=12, engine=engine, progress=False,
         diagnostics_every=0,
         callback=None if on_epoch is None else (lambda record: on_epoch(ensemble, int(record["epoch"]))),
         **options,

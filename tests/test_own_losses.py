@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -190,3 +192,56 @@ def test_an_own_space_of_input_gradients_may_have_a_pca_metric() -> None:
     with pytest.raises(FordeError, match="PCA metric"):
         forde.Method(space=forde.spaces.Outputs(), kernel=RBF(metric=PCA()))
     assert InputGradients().needs_input_gradient
+
+
+class TestMistakesInOwnLosses:
+    x, y = torch.randn(16, 4), torch.arange(16) % 3
+    options: dict[str, Any] = {"epochs": 1, "progress": False}  # noqa: RUF012
+
+    def fit(self, loss: Any, y: Tensor | None = None, *, method: str = "deep-ensemble", end: int = 3) -> forde.Ensemble:
+        ensemble = forde.Ensemble(lambda: nn.Linear(4, end), 2, likelihood=loss)
+        forde.fit(ensemble, method, (self.x, self.y if y is None else y), **self.options)
+        return ensemble
+
+    def test_probabilities_are_not_taken_for_logits(self) -> None:
+        def network() -> nn.Module:
+            return nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1))
+
+        def nll(p: Tensor, y: Tensor) -> Tensor:
+            return F.nll_loss(p.log(), y)
+
+        with pytest.raises(FordeError, match=r"outputs are probabilities.*return logits"):
+            forde.fit(forde.Ensemble(network, 2, likelihood=nll), "deep-ensemble", (self.x, self.y), **self.options)
+        said = Custom(nll, prediction="raw")
+        trained = forde.Ensemble(network, 2, likelihood=said)
+        forde.fit(trained, "deep-ensemble", (self.x, self.y), **self.options)
+        torch.testing.assert_close(trained.predict(self.x).mean.sum(-1), torch.ones(16))
+
+    def test_log_probabilities_give_their_probabilities(self) -> None:
+        ensemble = forde.Ensemble(lambda: nn.Sequential(nn.Linear(4, 3), nn.LogSoftmax(-1)), 2, likelihood=F.nll_loss)
+        forde.fit(ensemble, "deep-ensemble", (self.x, self.y), **self.options)
+        torch.testing.assert_close(ensemble.predict(self.x).probs, ensemble(self.x).exp().mean(0).detach())
+
+    @pytest.mark.parametrize(("loss", "words"), [
+        (lambda output, y: 1.0, "returned a float"),
+        (lambda output, y: F.cross_entropy(output.detach(), y), "differentiable"),
+    ])  # fmt: skip
+    def test_a_loss_that_trains_nothing(self, loss: Any, words: str) -> None:
+        with pytest.raises(FordeError, match=words):
+            self.fit(loss)
+
+    @pytest.mark.parametrize("scalar", [lambda output, y: output, lambda output, y: output.sum()])
+    def test_a_scalar_of_another_shape(self, scalar: Any) -> None:
+        with pytest.raises(FordeError, match=r"one value per sample, \[16\]"):
+            self.fit(Custom(F.cross_entropy, scalar=scalar), method="forde-identity")
+
+    def test_every_output_against_every_target_is_said(self, caplog: pytest.LogCaptureFixture) -> None:
+        y = torch.randn(16)
+        self.fit(lambda output, y: (output.squeeze(-1) - y).square().mean(), y, end=1)
+        self.fit(lambda output, y: (output - y[:, None]).square().mean(), y, end=1)
+        assert "every output against every target" not in caplog.text
+        self.fit(lambda output, y: (output - y).square().mean(), y, end=1)
+        assert caplog.text.count("every output against every target") == 1
+        with pytest.warns(UserWarning, match="Using a target size"):
+            self.fit(F.mse_loss, y, end=1)
+        assert caplog.text.count("every output against every target") == 2

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from forde import saving
 from forde.data.description import Images, Table
 from forde.data.inputs import normalise
-from forde.errors import FordeError
+from forde.errors import FordeError, whole_number
 from forde.forward import stacked, tensor_output
 from forde.inference import Untouched, running
 from forde.likelihoods import Custom, Likelihood, as_likelihood, likelihood_from_config
@@ -57,7 +57,7 @@ class Ensemble(nn.Module):
     ) -> None:
         super().__init__()
         factories = _factories(make_network, n_members)
-        self.seed = seed
+        self.seed = whole_number("seed", seed, at_least=0)
         self.likelihood = as_likelihood(likelihood)
         with turn("ensemble"):  # factories draw from the process's one generator
             members = [_build(factory, seed, i) for i, factory in enumerate(factories)]
@@ -123,11 +123,14 @@ class Ensemble(nn.Module):
         """
         if precision not in ("float32", "bf16"):
             raise FordeError(f"precision is {precision!r}, but 'float32' or 'bf16' was expected.")
+        batch_size = whole_number("batch_size", batch_size, at_least=1)
         with running(list(self.members), torch.bfloat16 if precision == "bf16" else None) as outputs_of:
             outputs = _on_cpu(outputs_of(batch) for batch in self._batches(x, batch_size))
         if not outputs:
             raise FordeError("there is nothing to predict: the input is empty; pass at least one sample.")
-        return self.likelihood.prediction(torch.cat(outputs, dim=1))
+        everything = torch.cat(outputs, dim=1)
+        _say_what_is_not_finite(everything)
+        return self.likelihood.prediction(everything)
 
     def _batches(self, x: Any, batch_size: int) -> Iterable[Tensor]:
         if isinstance(x, Images):
@@ -192,6 +195,17 @@ class Ensemble(nn.Module):
         return ensemble.to(device).eval()
 
 
+def _say_what_is_not_finite(outputs: Tensor) -> None:
+    """One line where outputs `[M, N, ...]` hold NaN: a label or a mean made of it says nothing."""
+    finite = outputs.isfinite()
+    if not bool(finite.all()):
+        samples = int((~finite).flatten(2).any(-1).any(0).sum()) if outputs.dim() > 2 else int((~finite).any(0).sum())
+        log.warning(
+            "The outputs for %d of %d inputs are NaN or infinite, so their predictions mean nothing; look for NaN in "
+            "the inputs, or in the weights of a training that failed.", samples, outputs.shape[1],
+        )  # fmt: skip
+
+
 def _on_cpu(outputs: Iterable[Tensor]) -> list[Tensor]:
     """Outputs `[M, B, ...]` of all batches; copied many at a time, because the device must finish for each copy."""
     done: list[Tensor] = []
@@ -214,6 +228,11 @@ def _factories(make_network: Factory | Sequence[Factory], n_members: int | None)
         raise FordeError(
             "a network was given where a function that builds one was expected: members copied from one network "
             "would all start alike; pass lambda: MyNetwork(...)."
+        )
+    if isinstance(make_network, str) or not (callable(make_network) or isinstance(make_network, Sequence)):
+        raise FordeError(
+            f"make_network is {make_network!r}, but a function that builds a network, or a list of such, was expected; "
+            "pass lambda: MyNetwork(...)."
         )
     if isinstance(make_network, Sequence):
         if n_members is not None and n_members != len(make_network):

@@ -55,3 +55,25 @@ def first_line(error: BaseException) -> str:
     'wrong size'
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def whole_number(name: str, value: object, *, at_least: int) -> int:
+    """An option that must be a whole number, or the error that says so.
+
+    >>> whole_number("epochs", 5, at_least=1)
+    5
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < at_least:
+        raise FordeError(f"{name} is {value!r}, but a whole number of at least {at_least} was expected.")
+    return int(value)
+
+
+def positive_number(name: str, value: object) -> float:
+    """An option that must be a positive number, or the error that says so.
+
+    >>> positive_number("lr", 0.1)
+    0.1
+    """
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not 0 < float(value) < float("inf"):
+        raise FordeError(f"{name} is {value!r}, but a positive number was expected.")
+    return float(value)

@@ -246,14 +246,34 @@ class Custom(Likelihood):
     ) -> None:
         if isinstance(prediction, str) and prediction not in ("classification", "raw"):
             raise unknown_name("prediction", prediction, ("classification", "raw"))
+        self.guessed = False
+        """Whether that outputs are logits was concluded from the labels, and not said."""
         self.function, self._scalar, self._prediction = function, scalar, prediction
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        return self.function(output, y).mean()
+        value = self.function(output, y)
+        if not isinstance(value, Tensor):
+            raise FordeError(
+                f"your loss returned a {type(value).__name__}, but a tensor was expected: one value, or one per "
+                "sample; compute it from the output with torch, without item() or float()."
+            )
+        if output.requires_grad and not value.requires_grad:
+            raise FordeError(
+                "your loss does not depend on the output in a differentiable way, so nothing could be trained; remove "
+                "detach(), argmax or rounding from it."
+            )
+        return value.mean()
 
     def scalar(self, output: Tensor, y: Tensor) -> Tensor:
         if self._scalar is not None:
-            return self._scalar(output, y)
+            value = self._scalar(output, y)
+            if not isinstance(value, Tensor) or value.shape != output.shape[:1]:
+                shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise FordeError(
+                    f"scalar= returned {shape}, but one value per sample, [{len(output)}], was expected; pick or sum "
+                    "the outputs of each sample."
+                )
+            return value
         _refuse_other_than_classes(output, y)
         return _at_label(output, y)
 
@@ -270,7 +290,9 @@ class Custom(Likelihood):
     def knowing(self, y: Tensor) -> Custom:
         if self._prediction is not None or not _holds_labels(y):
             return self
-        return self._with_prediction("classification")
+        known = self._with_prediction("classification")
+        known.guessed = True
+        return known
 
     def restored(self, config: dict[str, Any]) -> Custom:
         """This loss, with the meaning of outputs that was saved with the ensemble where it states none itself."""
@@ -297,7 +319,7 @@ class Custom(Likelihood):
 
 NO_SCALAR = (
     "so forde does not know of which scalar of your own loss to take input gradients; name one value per sample with "
-    "Custom(loss, scalar=lambda output, y: ...), or choose 'deep-ensemble' or 'function-rde'."
+    "forde.likelihoods.Custom(loss, scalar=lambda output, y: ...), or choose 'deep-ensemble' or 'function-rde'."
 )
 
 
@@ -335,6 +357,11 @@ def as_likelihood(value: str | Likelihood | Callable[[Tensor, Tensor], Tensor]) 
         if value not in NAMED:
             raise unknown_name("likelihood", value, NAMED)
         return NAMED[value]()
+    if not callable(value):
+        raise FordeError(
+            f"likelihood is {value!r}, but one of {', '.join(sorted(NAMED))}, a Likelihood or a loss function was "
+            "expected."
+        )
     return Custom(value)
 
 

@@ -123,9 +123,7 @@ ELSEWHERE = (
         (OPTIONS,),
     ),
     Mistake("batch-size-of-the-command-ignored", "commands/train.py", "batch_size=batch_size,", "", (OPTIONS,)),
-    Mistake(
-        "learning-rate-of-the-command-ignored", "commands/train.py", "\n        lr=", "\n        lr=0.5 or ", (OPTIONS,)
-    ),
+    Mistake("learning-rate-of-the-command-ignored", "commands/train.py", '{"lr": rate}', '{"lr": 0.5}', (OPTIONS,)),
     Mistake("weight-decay-of-the-command-ignored", "commands/train.py", ", weight_decay=weight_decay", "", (OPTIONS,)),
     Mistake("memory-of-the-command-ignored", "commands/train.py", "memory=memory,", "", (OPTIONS,)),
     Mistake("precision-of-the-command-ignored", "commands/train.py", "precision=precision,", "", (OPTIONS,)),

@@ -39,8 +39,8 @@ IN_OUTPUTS = (
     Mistake(
         "own-loss-summed-over-samples",
         "likelihoods.py",
-        "self.function(output, y).mean()",
-        "self.function(output, y).sum()",
+        "return value.mean()",
+        "return value.sum()",
         (LIKELIHOODS,),
     ),
     Mistake(

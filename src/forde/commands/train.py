@@ -102,8 +102,7 @@ def train(
         prepared,
         epochs=epochs,
         batch_size=batch_size,
-        lr=rate,
-        **({} if recipe.n_classes else _adam(rate, epochs)),
+        **({"lr": rate} if recipe.n_classes else _adam(rate, epochs)),
         seed=seed,
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
         precision=precision,  # type: ignore[arg-type]

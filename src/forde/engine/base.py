@@ -503,7 +503,7 @@ class Engine(ABC):
             likelihood.check_labels(output, view.y)
             self._checked_labels.add(output.shape[1:])
         if not self._watch_output.looked:
-            self._watch_output(output, likelihood)
+            self._watch_output(output, view.y, likelihood)
         if differentiate and self.method.space is not None and self.method.space.needs_scalar:
             reason = likelihood.without_scalar(output, view.y)
             if reason is not None:

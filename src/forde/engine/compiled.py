@@ -94,6 +94,7 @@ class _Compiled(CapturedSteps):
         steps: int | None = None,
     ) -> None:
         super().__init__(ensemble, method, precision, memory)
+        self._asked_for = steps is None
         self._trial = None if steps is None else Trial(steps)
         self.fuse = can_fuse(self.ensemble.device)
         self._kinds: dict[Key, _Kind] = {}
@@ -361,7 +362,8 @@ class _Compiled(CapturedSteps):
 
     def _give_up(self, reason: str) -> None:
         plain = "vectorized" if isinstance(self, VectorizedEngine) else "eager"
-        log.info("engine: %s after all, %s", plain, reason)
+        # Where compiling was asked for, this is something else than that.
+        log.log(logging.WARNING if self._asked_for else logging.INFO, "engine: %s after all, %s", plain, reason)
         self._plain_only = True
         self._kinds.clear()
 

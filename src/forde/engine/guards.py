@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from forde.errors import FordeError, NonFiniteError
-from forde.likelihoods import Classification
+from forde.likelihoods import Classification, Custom
 from forde.spaces import Outputs, Space
 
 log = logging.getLogger(__name__)
@@ -106,16 +108,55 @@ class OutputWatch:
     def __init__(self) -> None:
         self.looked = False
 
-    def __call__(self, output: Tensor, likelihood: object) -> None:
-        """Warn where an output `[B, C]` that should be logits is probabilities."""
+    def __call__(self, output: Tensor, y: Tensor, likelihood: object) -> None:
+        """Warn where an output `[B, C]` that should be logits is probabilities, and of targets of another shape."""
         if self.looked:
             return
         self.looked = True
+        if isinstance(likelihood, Custom):
+            look_at_own_loss(output.detach(), y, likelihood)
         if isinstance(likelihood, Classification) and are_probabilities(output.detach()):
             log.warning(
                 "The network's outputs are probabilities that sum to 1, but the loss takes logits and applies softmax "
                 "itself; remove the softmax at the end of the network."
             )
+
+
+def look_at_own_loss(output: Tensor, y: Tensor, likelihood: Custom) -> None:
+    """Find what an own loss would make wrong numbers of without a word."""
+    if likelihood.guessed and output.dim() == 2 and are_probabilities(output):
+        raise FordeError(
+            "the network's outputs are probabilities, but with labels and an own loss they are taken for logits; "
+            "return logits and apply log_softmax in the loss, or say what they mean with "
+            "forde.likelihoods.Custom(loss, scalar=..., prediction=...)."
+        )
+    if y.dim() != 1 or output.shape != (len(y), 1) or len(y) < 2:
+        return
+    with torch.no_grad(), _Broadcasts(len(y)) as broadcasts:
+        likelihood.function(output, y)
+    if broadcasts.seen:
+        log.warning(
+            "The output is %s and the targets are %s, so that their difference in your loss is %s: every output "
+            "against every target; give targets of shape %s, or squeeze the output in the loss.",
+            list(output.shape), list(y.shape), [len(y), len(y)], list(output.shape),
+        )  # fmt: skip
+
+
+class _Broadcasts(TorchFunctionMode):
+    """Notices when something `[B, 1]` and something `[B]` become `[B, B]`."""
+
+    def __init__(self, batch: int) -> None:
+        super().__init__()
+        self.batch, self.seen = batch, False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        shapes = {tuple(tensor.shape) for tensor in args if isinstance(tensor, Tensor)}
+        if isinstance(result, Tensor) and shapes == {(self.batch, 1), (self.batch,)}:
+            self.seen |= result.shape == (self.batch, self.batch) or result.dim() == 0
+        return result
 
 
 def are_probabilities(output: Tensor) -> bool:

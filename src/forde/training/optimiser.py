@@ -14,11 +14,12 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from forde.engine import Engine
 from forde.ensemble import Ensemble
-from forde.errors import FordeError
+from forde.errors import FordeError, positive_number
 from forde.methods import Method
 from forde.priors import EmpCov
 from forde.training.schedule import paper_factor
 
+DEFAULT_LR = 0.1
 NESTEROV_LIMIT = 1.36
 """Largest lr × curvature for which SGD with Nesterov momentum 0.9 converges on a quadratic."""
 SCHEDULER_EXAMPLE = "lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)"
@@ -30,14 +31,20 @@ def make_optimiser(
     method: Method,
     *,
     epochs: int,
-    lr: float,
+    lr: float | None,
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None,
     scheduler: Callable[[Optimizer], LRScheduler] | None,
 ) -> tuple[Optimizer, LRScheduler | None]:
     """The optimiser of what an engine trains, and its scheduler; the paper's where nothing else was asked for."""
     if scheduler is not None:
         refuse_finished("scheduler", scheduler, SCHEDULER_EXAMPLE)
+    if optimizer is not None and lr is not None:
+        raise FordeError(
+            f"lr={lr} is for the default optimiser, but another was given; give it the learning rate, as in {EXAMPLE}, "
+            "and leave lr out."
+        )
     if optimizer is None:
+        lr = positive_number("lr", DEFAULT_LR if lr is None else lr)
         tuner: Optimizer = torch.optim.SGD(runner.parameters(), lr=lr, momentum=0.9, nesterov=True)
         for prior in method.priors:
             if isinstance(prior, EmpCov) and lr * prior.max_curvature >= NESTEROV_LIMIT:

@@ -21,7 +21,7 @@ from forde.engine.mesh import ALONE, Mesh, Shape, checked_shape, joined, own_dev
 from forde.engine.records import Memory, Precision
 from forde.engine.sharded import make_sharded_engine, refuse_uneven_batches, share_members
 from forde.ensemble import Ensemble
-from forde.errors import FordeError, NonFiniteError, unknown_name
+from forde.errors import FordeError, NonFiniteError, unknown_name, whole_number
 from forde.methods import Method
 from forde.methods import method as named_method
 from forde.priors import TrainingData
@@ -56,7 +56,7 @@ def fit(
     *,
     epochs: int,
     batch_size: int = 128,
-    lr: float = 0.1,
+    lr: float | None = None,
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
     scheduler: Callable[[Optimizer], LRScheduler] | None = None,
     seed: int = 0,
@@ -89,7 +89,8 @@ def fit(
             what `forde.data.load` returns.
         epochs: passes over the data.
         batch_size: ignored for a DataLoader.
-        lr: learning rate of the default optimiser, SGD with Nesterov momentum 0.9. Weight decay is the method's prior.
+        lr: learning rate of the default optimiser, SGD with Nesterov momentum 0.9; 0.1 if left out. Weight decay is the
+            method's prior.
         optimizer: builds another from the parameters: `lambda p: torch.optim.Adam(p, lr=1e-3)`. The prior still acts.
         scheduler: builds a scheduler, stepped once per epoch; by default the paper's (constant to half of the epochs,
             linear to 1 % at 90 %) for the default optimiser and none for another.
@@ -136,7 +137,11 @@ def fit(
     (2, ['bandwidth', 'disagreement', 'epoch'])
     """
     method = named_method(method) if isinstance(method, str) else method
-    _check_options(epochs, precision, non_finite, run=run, resume=resume, about=about)
+    _check_options(
+        precision, non_finite, run=run, resume=resume, about=about,
+        at_least_0={"seed": seed, "diagnostics_every": diagnostics_every},
+        at_least_1={"epochs": epochs, "batch_size": batch_size},
+    )  # fmt: skip
     _check_method(method, ensemble, independent_data=independent_data)
     with turn("fit"), ExitStack() as stack:
         for writer in writers:
@@ -210,20 +215,32 @@ def fit(
 
 
 def _check_method(method: Method, ensemble: Ensemble, *, independent_data: bool) -> None:
+    if not isinstance(method, Method):
+        raise FordeError(
+            f"method is {method!r}, but a forde.Method or the name of one, such as 'forde-pca', was expected."
+        )
     refuse_nothing_to_train(ensemble)
     if independent_data and method.space is not None:
         raise FordeError("independent_data needs members that do not interact; use it with 'deep-ensemble' only.")
 
 
 def _check_options(
-    epochs: int, precision: str, non_finite: str, *, run: str | Path | None, resume: bool, about: object
+    precision: str,
+    non_finite: str,
+    *,
+    run: str | Path | None,
+    resume: bool,
+    about: object,
+    at_least_0: dict[str, int],
+    at_least_1: dict[str, int],
 ) -> None:
+    for least, options in enumerate((at_least_0, at_least_1)):
+        for name, value in options.items():
+            whole_number(name, value, at_least=least)
     if run is None and (resume or non_finite == "roll_back"):
         raise FordeError("resume and non_finite='roll_back' need checkpoints; give a folder for them as run=.")
     if run is None and about is not None:
         raise FordeError("about is kept in the folder of a run; give one as run=, or leave about out.")
-    if epochs < 1:
-        raise FordeError(f"epochs is {epochs}, but a whole number of at least 1 was expected.")
     if precision not in ("float32", "bf16"):
         raise FordeError(f"precision is {precision!r}, but 'float32' or 'bf16' was expected.")
     if non_finite not in (choices := ("stop", "skip", "roll_back")):
