@@ -38,7 +38,7 @@ def test_numbers_are_those_of_the_cpu(ensemble: forde.Ensemble, data: Any) -> No
     expected = evaluate_robustness(ensemble, data, cells, **options)
     ensemble.cuda()
     exact = evaluate_robustness(ensemble, data, cells, **options)
-    fast = evaluate_robustness(ensemble, data, cells, dtype=torch.bfloat16, **options)
+    fast = evaluate_robustness(ensemble, data, cells, precision="bf16", **options)
     assert exact.pooled["nll"].value == pytest.approx(expected.pooled["nll"].value, rel=1e-2)
     assert fast.pooled["nll"].value == pytest.approx(expected.pooled["nll"].value, rel=5e-2)
     on_device = generated_cells(torch.from_numpy(data[0]).cuda(), data[1], ["contrast", "brightness"], [1, 5])

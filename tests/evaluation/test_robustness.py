@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,7 @@ def test_stale_cells_are_not_reused(ensemble: forde.Ensemble, data: Any, cells: 
     assert reused(ensemble) == [True] * 3
     assert reused(ensemble, batch_size=7, n_bins=4, seed=3) == [True] * 3  # predictions do not depend on these
     assert reused(ensemble, transform=normalise(0.5)) == [False] * 3
-    assert reused(ensemble, dtype=torch.bfloat16) == [False] * 3
+    assert reused(ensemble, precision="bf16") == [False] * 3
     other = forde.Ensemble(lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, C)), 2, seed=1)
     assert reused(other) == [False] * 3
     with torch.no_grad():
@@ -246,9 +247,53 @@ def test_batches_and_loaders_do_not_matter(ensemble: forde.Ensemble, data: Any, 
 def test_sixteen_bits_change_little(ensemble: forde.Ensemble, data: Any, cells: list[Cell]) -> None:
     """bfloat16 keeps 8 bits, so probabilities move by about 1 %; running statistics and BatchNorm stay."""
     a = evaluate_robustness(ensemble, data, cells[:3], **QUICK)
-    b = evaluate_robustness(ensemble, data, cells[:3], dtype=torch.bfloat16, **QUICK)
+    b = evaluate_robustness(ensemble, data, cells[:3], precision="bf16", **QUICK)
     assert b.pooled["nll"].value == pytest.approx(a.pooled["nll"].value, abs=0.02)
     assert b.pooled["accuracy"].value == pytest.approx(a.pooled["accuracy"].value, abs=0.03)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("float16", torch.float16)])
+def test_the_old_word_for_precision_works_and_warns(
+    ensemble: forde.Ensemble, data: Any, tmp_path: Path, precision: Any, dtype: torch.dtype
+) -> None:
+    seen: list[CellDone] = []
+    options: dict[str, Any] = {"folder": tmp_path, "on_cell": seen.append, **QUICK}
+    with pytest.warns(FutureWarning, match=f"precision='{precision}'") as warned:
+        old = evaluate_robustness(ensemble, data, dtype=dtype, **options)
+    assert warned[0].filename == __file__  # points at the line to change
+    new = evaluate_robustness(ensemble, data, precision=precision, **options)
+    assert [done.reused for done in seen] == [False, True]
+    assert new == old and new.settings["precision"] == precision
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "content"),
+    [
+        ("float32", "None", "a488df6210d6ec3f3fe4598a7d9e410a"),
+        ("bf16", "torch.bfloat16", "30cf6dfbd803afea0e007437e8932c19"),
+        ("float16", "torch.float16", "3c8277643541549d5ff8ae7b2c04ede6"),
+    ],
+)
+def test_evaluations_from_before_precision_had_its_name_are_found(
+    tmp_path: Path, precision: Any, dtype: str, content: str
+) -> None:
+    """The fingerprint is what was written when the option was `dtype`; under another one files are made anew."""
+    images, labels = np.arange(4 * 2 * 2, dtype=np.uint8).reshape(4, 2, 2), np.array([0, 1, 2, 0])
+
+    def model(x: Tensor) -> Tensor:
+        return torch.eye(3)[torch.arange(len(x)) % 3]
+
+    result = evaluate_robustness(
+        model, (images, labels), folder=tmp_path, model_id="eye", precision=precision, n_bootstrap=2, progress=False
+    )
+    assert result.settings["cells"] == {"clean": content}
+    manifest = tmp_path / "evaluation.json"
+    written = json.loads(manifest.read_text(encoding="utf-8"))
+    del written["settings"]["precision"]
+    written["settings"]["dtype"] = dtype
+    manifest.write_text(json.dumps(written), encoding="utf-8")
+    assert saved_evaluation(tmp_path)[0] == result  # read with today's word
+    assert rescore(tmp_path, n_bootstrap=2) == result
 
 
 def test_images_may_be_tensors_or_read_only_arrays(
@@ -278,7 +323,7 @@ def test_a_bar_is_drawn_on_a_terminal(
 
 def test_the_benchmark_counts_every_member_image(tmp_path: Path) -> None:
     found = benchmark_evaluation(
-        "cpu", folder=str(tmp_path), n_members=1, n_images=2, severities=(1,), dtype=None, batch_size=2
+        "cpu", folder=str(tmp_path), n_members=1, n_images=2, severities=(1,), precision="float32", batch_size=2
     )
     assert found["member_images"] == 2 * 20 and found["seconds"] > 0
     assert len(list(tmp_path.glob("*.safetensors"))) == 20
@@ -313,7 +358,10 @@ def test_bad_input_is_explained(ensemble: forde.Ensemble, data: Any, cells: list
         ("not probabilities", lambda x: x.flatten(1)[:, :3], data, [], {"outputs": "probs"}),
         ("'logits' or 'probs'", lambda x: x.flatten(1)[:, :3], data, [], {"outputs": "odds"}),
         ("at least 2", ensemble, data, [], {"n_bootstrap": 1}),
-        ("torch.bfloat16, torch.float16", ensemble, data, [], {"dtype": torch.int8}),
+        ("precision is 'fp8', but 'float32', 'bf16' or 'float16'", ensemble, data, [], {"precision": "fp8"}),
+        ("precision is torch.bfloat16, but", ensemble, data, [], {"precision": torch.bfloat16}),
+        ("'float32', 'bf16' or 'float16' was", ensemble, data, [], {"dtype": torch.int8}),
+        ("but precision alone", ensemble, data, [], {"precision": "float16", "dtype": torch.bfloat16}),
     ]
     for message, model, given, corrupted, options in cases:
         with pytest.raises(forde.FordeError, match=message):

@@ -10,6 +10,7 @@ from forde.data.inputs import normalise
 from forde.ensemble import Ensemble
 from forde.evaluation.robustness.cells import generated_cells
 from forde.evaluation.robustness.evaluate import evaluate_robustness
+from forde.evaluation.robustness.precision import EvaluationPrecision
 from forde.models import resnet18
 
 
@@ -20,7 +21,7 @@ def benchmark_evaluation(
     n_members: int = 10,
     n_images: int = 10_000,
     severities: tuple[int, ...] = (1, 2, 3, 4, 5),
-    dtype: torch.dtype | None = torch.bfloat16,
+    precision: EvaluationPrecision = "bf16",
     batch_size: int | None = None,
     loaders: int | None = None,
 ) -> dict[str, float]:
@@ -40,7 +41,7 @@ def benchmark_evaluation(
         cells,
         folder=folder,
         transform=normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-        dtype=dtype,
+        precision=precision,
         batch_size=batch_size,
         loaders=loaders,
         progress=False,

@@ -18,6 +18,7 @@ from forde.evaluation.robustness.cells import Cell, Data, as_tensor, clean_cell,
 from forde.evaluation.robustness.devices import device_of, float64_device
 from forde.evaluation.robustness.fingerprints import fingerprint, model_fingerprint
 from forde.evaluation.robustness.loading import ready_cell
+from forde.evaluation.robustness.precision import DTYPES, EvaluationPrecision, named_precision
 from forde.evaluation.robustness.predicting import Model, predict_cell, predicting
 from forde.evaluation.robustness.prefetch import ahead
 from forde.evaluation.robustness.resampling import resampled_sums, resampler
@@ -47,7 +48,7 @@ def evaluate_robustness(
     transform: Transform | None = None,
     outputs: Outputs = "logits",
     model_id: str | None = None,
-    dtype: torch.dtype | None = None,
+    precision: EvaluationPrecision = "float32",
     device: str | torch.device | None = None,
     batch_size: int | None = None,
     n_bins: int = 15,
@@ -56,6 +57,7 @@ def evaluate_robustness(
     loaders: int | None = None,
     progress: bool = True,
     on_cell: Callable[[CellDone], None] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> RobustnessResult:
     """Evaluate on clean data and on each cell of corrupted data.
 
@@ -69,14 +71,16 @@ def evaluate_robustness(
         transform: uint8 images on the device → the network's inputs; default `normalise()`: `[B, C, H, W]` in [0, 1].
         outputs: whether the callable returns `"logits"` or `"probs"`.
         model_id: names a callable that is no module, where a folder is given.
-        dtype: `torch.bfloat16` computes networks under autocast and channels last, an ensemble's with BatchNorm folded
-            and, on a GPU, convolution and ReLU as one operation; metrics stay in float64.
+        precision: `"float32"` (whatever the networks' dtype is), or `"bf16"` or `"float16"`: networks run
+            under autocast and channels last, an ensemble's with BatchNorm folded and, on a GPU in bf16, convolution
+            and ReLU as one operation; metrics stay in float64.
         device: default the model's, or the CPU for a plain function.
         batch_size: default 512 on a CPU, 2500 elsewhere.
         n_bootstrap, seed: resamples of images for the standard errors.
         loaders: threads that load cells ahead; default 1 on a CPU, up to 8 elsewhere.
         progress: a bar, if on a terminal with rich installed.
         on_cell: called after each cell; an exception it raises stops the evaluation, and finished cells are kept.
+        dtype: the old way to give the precision; `torch.bfloat16` is `precision="bf16"`.
 
     >>> import numpy as np, forde
     >>> from forde.evaluation import generated_cells
@@ -87,6 +91,8 @@ def evaluate_robustness(
     >>> sorted(result.types), 0 <= result.pooled["ece"].value <= result.cell_average["ece"].value
     (['contrast', 'fog'], True)
     """
+    named = named_precision(precision, dtype)
+    autocast = DTYPES[named]
     where = device_of(model, device)
     cells = [clean_cell(*clean), *corrupted]
     unique_names(cells)
@@ -97,14 +103,15 @@ def evaluate_robustness(
     prepare = transform or normalise()
     # How inputs are made is part of what is saved; a function has no content to hash, but its results have.
     probe = "" if store is None else prepare(as_tensor(clean[0][:8]).to(where)).float()
-    run = "" if store is None else fingerprint(model_fingerprint(model, model_id), probe, outputs, str(dtype))
+    # The dtype and not the precision's name: files from before it had one are still found.
+    run = "" if store is None else fingerprint(model_fingerprint(model, model_id), probe, outputs, str(autocast))
     draws = resampler("bootstrap", n_bootstrap, seed, float64_device(where))
     sums: dict[tuple[str, int], Tensor] = {}
     contents: dict[str, str] = {}
     shape: tuple[int, ...] = ()
     writes: list[Future[None]] = []
     with (
-        predicting(model, transform=prepare, outputs=outputs, dtype=dtype, device=where) as outputs_of,
+        predicting(model, transform=prepare, outputs=outputs, dtype=autocast, device=where) as outputs_of,
         progress_bar(len(cells), "evaluating", show=progress) as advance,
         ThreadPoolExecutor(1) as writer,  # leaving it waits for what is still to be written
         closing(ahead(lambda cell: ready_cell(cell, store, run, where), cells, threads)) as loaded,
@@ -129,7 +136,7 @@ def evaluate_robustness(
         for write in writes:
             write.result()
     settings = {
-        "n_members": shape[0], "n_classes": shape[-1], "dtype": str(dtype),
+        "n_members": shape[0], "n_classes": shape[-1], "precision": named,
         "n_bins": n_bins, "n_bootstrap": n_bootstrap, "seed": seed, "cells": contents,
     }  # fmt: skip
     result = summarise(sums, settings)

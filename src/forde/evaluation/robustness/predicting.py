@@ -42,8 +42,6 @@ def predicting(
             f"the ensemble's likelihood is {type(model.likelihood).__name__} and outputs={outputs!r}, but robustness "
             "is evaluated for classification ensembles, which return logits."
         )
-    if dtype not in (None, torch.bfloat16, torch.float16):
-        raise FordeError(f"dtype is {dtype}, but torch.bfloat16, torch.float16 or None (the model's own) was expected.")
     if isinstance(model, Ensemble):
         with running(list(model.members), dtype) as outputs_of:
             yield torch.no_grad()(lambda images: outputs_of(model.as_input(transform(images))))

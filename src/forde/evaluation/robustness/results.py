@@ -12,6 +12,7 @@ from torch import Tensor
 
 from forde.errors import FordeError
 from forde.evaluation.robustness.cells import CLEAN
+from forde.evaluation.robustness.precision import without_dtype
 from forde.evaluation.statistics import Sums, average_scores, pooled_scores, scores
 
 MANIFEST = "evaluation.json"
@@ -80,7 +81,7 @@ class RobustnessResult:
                 severities_cell_average=_by_severity(content["severities_cell_average"]),
                 types={name: _scores(value) for name, value in content["types"].items()},
                 cells={name: _by_severity(value) for name, value in content["cells"].items()},
-                settings=content["settings"],
+                settings=without_dtype(content["settings"]),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise FordeError(f"'{path}' is not a robustness result; expected a file that its save() wrote.") from None
