@@ -6,7 +6,6 @@ taken for a stranger's: nothing that a file says about itself is believed before
 
 from __future__ import annotations
 
-import hashlib
 import json
 import reprlib
 import sys
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from forde.durable import make_folder, write_whole
 from forde.errors import FordeError
+from forde.hashing import Sha256
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -53,11 +53,11 @@ def save(folder: str | Path, config: Mapping[str, Any], state: Mapping[str, Tens
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 of names, types, shapes and values."""
-    digest = hashlib.sha256()
+    digest = Sha256()
     for name, tensor in sorted(tensors.items()):
-        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        digest.add(repr((name, str(tensor.dtype), tuple(tensor.shape))))
+        digest.add(tensor)
+    return digest.hex()
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:

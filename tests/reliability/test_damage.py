@@ -20,7 +20,7 @@ from short_runs import STEPS, crash, ensemble, metrics, result, train
 
 import forde
 from forde import durable
-from forde.training.plain import canonical
+from forde.hashing import canonical
 
 
 @pytest.fixture(scope="module")

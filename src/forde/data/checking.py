@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +11,7 @@ from forde.data.checks import channel_statistics
 from forde.data.description import Images
 from forde.data.loading import load
 from forde.data.locating import Folder
+from forde.hashing import content_key
 
 STATISTICS_TOLERANCE = 0.01
 """By how much channel statistics may differ from the description's, on the scale 0..1."""
@@ -65,7 +65,7 @@ def _copies(rows: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
     seen: dict[bytes, int] = {}
     repeated = relabelled = 0
     for position, row in enumerate(rows):
-        digest = hashlib.blake2b(row.tobytes(), digest_size=16).digest()
+        digest = content_key(row)
         earlier = seen.setdefault(digest, position)
         repeated += earlier != position
         relabelled += bool(labels[earlier] != labels[position])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from forde.data.checks import channel_statistics, check_class_names, evenly_spaced, first_duplicate
 from forde.data.description import Description, Images
 from forde.errors import FordeError, unknown_name
+from forde.hashing import content_key
 from forde.reading.budget import check_fits
 from forde.reading.decoding import SUFFIXES, decode_all, room_for, shape_of
 from forde.reading.files import MAX_SHOWN, check_is_file
@@ -124,7 +124,7 @@ def read_files(
 
     def content(position: int) -> bytes:
         encoded = read_bytes(files[position])
-        digests[position] = hashlib.blake2b(encoded, digest_size=16).digest()
+        digests[position] = content_key(encoded)
         return encoded
 
     read: Callable[[int], bytes] = content if labels is not None else lambda position: read_bytes(files[position])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from forde.data.description import Images
 from forde.data.loading import load_images
 from forde.data.locating import Folder, cache_folder, data_folder
 from forde.errors import FordeError, unknown_name
+from forde.hashing import content_key
 
 
 def corrupted(name: str, corruption: str, severity: int, *, data_dir: Folder | None = None, seed: int = 0) -> Images:
@@ -62,9 +62,7 @@ def _clean_test_set(name: str, folder: Path) -> tuple[Images, str]:
     clean = load_images(name, "test", folder)
     for array in (clean.images, clean.labels):
         array.flags.writeable = False
-    digest = hashlib.blake2b(np.ascontiguousarray(clean.images).data, digest_size=4)
-    digest.update(np.ascontiguousarray(clean.labels).data)
-    return clean, digest.hexdigest()
+    return clean, content_key(clean.images, clean.labels, size=4).hex()
 
 
 def _kept(folder: Path, file: str, make: Callable[[], np.ndarray]) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import queue
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from forde.errors import FordeError
+from forde.hashing import file_md5
 from forde.reading.files import MAX_SHOWN
 
 Progress = Callable[[int, int | None], None]
@@ -90,22 +90,6 @@ def fetch(
             "elsewhere."
         )
     return part.replace(target)
-
-
-def file_md5(path: Path) -> str:
-    """The MD5 of a file, in hexadecimal.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "empty"
-    >>> file.touch()
-    >>> file_md5(file)
-    'd41d8cd98f00b204e9800998ecf8427e'
-    """
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _receive(url: str, part: Path, *, resume: bool, progress: Progress | None, max_bytes: int, end: float) -> None:

@@ -6,7 +6,6 @@ is deleted only when a newer one has been read back. No file can hold code.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shutil
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from forde.durable import TEMPORARY, make_folder, write_whole
 from forde.errors import FordeError
-from forde.training.plain import canonical
+from forde.hashing import canonical, sha256
 
 log = logging.getLogger(__name__)
 
@@ -70,10 +69,10 @@ class Checkpoints:
         manifest = {
             "format": FORMAT,
             "run": self.run,
-            "tensors": {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
+            "tensors": {"bytes": len(content), "sha256": sha256(content)},
             "state": checkpoint.state,
         }
-        manifest["sha256"] = hashlib.sha256(canonical(manifest)).hexdigest()
+        manifest["sha256"] = sha256(canonical(manifest))
         make_folder(self.folder)
         tensors, text = self._paths(serial)
         try:
@@ -130,11 +129,11 @@ class Checkpoints:
         if manifest.get("format") != FORMAT:
             raise FordeError(f"it has format {manifest.get('format')!r}, but {FORMAT} was expected.")
         stated = manifest.pop("sha256", None)
-        if stated != hashlib.sha256(canonical(manifest)).hexdigest():
+        if stated != sha256(canonical(manifest)):
             raise FordeError("its JSON file does not match its checksum.")
         if manifest.get("run") != self.run:
             raise FordeError("it belongs to a run with other settings.")
-        found = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        found = {"bytes": len(content), "sha256": sha256(content)}
         if manifest.get("tensors") != found:
             raise FordeError(f"its tensors do not match their checksum ({len(content)} bytes were found).")
         if not isinstance(manifest.get("state"), dict):

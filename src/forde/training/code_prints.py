@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import hashlib
 import inspect
 import re
 import sys
@@ -21,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from forde.hashing import Sha256
 
 LIBRARIES = ("torch", "forde", "numpy", "builtins", "functools", "operator", "math", "abc", "typing", "dataclasses")
 """Whose code belongs to a version of theirs; it is known by its name."""
@@ -54,11 +55,11 @@ def code_print(value: Any) -> str | None:
     >>> code_print(torch.tanh) is None
     True
     """
-    digest = hashlib.sha256()
+    digest = Sha256()
     seen: set[int] = set()
     if not _take(digest, value, seen):
         return None
-    return f"{PYTHON}:{digest.hexdigest()[:16]}"
+    return f"{PYTHON}:{digest.short()}"
 
 
 def comparable(old: Any, new: Any) -> bool:
@@ -71,7 +72,7 @@ def comparable(old: Any, new: Any) -> bool:
     return both[0] is None or both[1] is None or both[0][1] == both[1][1]
 
 
-def _take(digest: Any, value: Any, seen: set[int]) -> bool:
+def _take(digest: Sha256, value: Any, seen: set[int]) -> bool:
     """Add a callable to the digest; False where it has no code of a user's."""
     if isinstance(value, functools.partial):
         _take(digest, value.func, seen)
@@ -93,7 +94,7 @@ def _take(digest: Any, value: Any, seen: set[int]) -> bool:
     return False
 
 
-def _take_function(digest: Any, function: FunctionType, seen: set[int]) -> bool:
+def _take_function(digest: Sha256, function: FunctionType, seen: set[int]) -> bool:
     if is_library(function):
         return False
     if id(function) in seen or len(seen) > MOST_FUNCTIONS:
@@ -109,16 +110,16 @@ def _take_function(digest: Any, function: FunctionType, seen: set[int]) -> bool:
             content = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-        digest.update(name.encode())
+        digest.add(name)
         _take_plain(digest, content, seen)
     for name in names_read(function.__code__):
         if name in function.__globals__ and not name.startswith("__"):
-            digest.update(name.encode())
+            digest.add(name)
             _take_plain(digest, function.__globals__[name], seen)
     return True
 
 
-def _take_class(digest: Any, cls: type, seen: set[int]) -> bool:
+def _take_class(digest: Sha256, cls: type, seen: set[int]) -> bool:
     """All that a class and those of its bases that are no library's define."""
     found = False
     for base in cls.__mro__:
@@ -129,7 +130,7 @@ def _take_class(digest: Any, cls: type, seen: set[int]) -> bool:
         for name, member in sorted(vars(base).items()):
             if name.startswith("__") and not isinstance(member, FunctionType):
                 continue
-            digest.update(name.encode())
+            digest.add(name)
             if not _take(digest, member, seen):
                 _take_plain(digest, member, seen)
     return found
@@ -142,47 +143,47 @@ def _installed(value: Any) -> bool:
     return function is not None and any(part in function.__code__.co_filename for part in INSTALLED)
 
 
-def _take_code(digest: Any, code: CodeType, docstring: str | None) -> None:
-    digest.update(repr((code.co_argcount, code.co_kwonlyargcount, code.co_flags, code.co_names)).encode())
-    digest.update(code.co_code)
+def _take_code(digest: Sha256, code: CodeType, docstring: str | None) -> None:
+    digest.add(repr((code.co_argcount, code.co_kwonlyargcount, code.co_flags, code.co_names)))
+    digest.add(code.co_code)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             _take_code(digest, constant, None)
         elif not (isinstance(constant, str) and constant == docstring):
             ordered = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
-            digest.update(f"{type(constant).__name__} {ordered!r}".encode())
+            digest.add(f"{type(constant).__name__} {ordered!r}")
 
 
-def _take_plain(digest: Any, value: Any, seen: set[int]) -> None:
+def _take_plain(digest: Sha256, value: Any, seen: set[int]) -> None:
     """Add what a function takes from around it, where that decides what it computes.
 
     Lists, dictionaries and objects are left out: they are where functions keep notes. So are names of devices, which a
     resumed run may change.
     """
     if value is None or isinstance(value, (bool, int, float, complex)):
-        digest.update(f"{type(value).__name__} {value!r}".encode())
+        digest.add(f"{type(value).__name__} {value!r}")
     elif isinstance(value, str) and not _DEVICE.fullmatch(value):
-        digest.update(f"str {value!r}".encode())
+        digest.add(f"str {value!r}")
     elif isinstance(value, tuple):
         for each in value:
             _take_plain(digest, each, seen)
     elif isinstance(value, (Tensor, np.ndarray)):
-        digest.update(repr((tuple(value.shape), str(value.dtype))).encode())
-        digest.update(_content(value))
+        digest.add(repr((tuple(value.shape), str(value.dtype))))
+        digest.add(_content(value))
     elif callable(value):
-        digest.update(getattr(value, "__qualname__", type(value).__qualname__).encode())
+        digest.add(getattr(value, "__qualname__", type(value).__qualname__))
         if not _installed(value):
             _take(digest, value, seen)
 
 
-def _content(array: Tensor | np.ndarray) -> bytes:
+def _content(array: Tensor | np.ndarray) -> bytes | Tensor | np.ndarray:
     if array.nbytes > MOST_BYTES or (isinstance(array, Tensor) and array.requires_grad):  # one that is trained
         return b""
     if isinstance(array, np.ndarray):
-        return b"" if array.dtype.hasobject else np.ascontiguousarray(array).tobytes()
+        return b"" if array.dtype.hasobject else array
     if array.layout != torch.strided or array.device.type == "meta":
         return b""
-    return array.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return array
 
 
 def names_read(code: CodeType) -> list[str]:

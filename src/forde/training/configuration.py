@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 from collections.abc import Mapping
@@ -20,13 +19,14 @@ from forde.engine import Engine
 from forde.engine.mesh import Mesh
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
+from forde.hashing import json_name
 from forde.methods import Method
 from forde.training.code_prints import comparable
 from forde.training.data_prints import describe_data
 from forde.training.feed import Feed, LoaderFeed
 from forde.training.git_state import git_state
 from forde.training.network_prints import describe_network
-from forde.training.plain import canonical, described
+from forde.training.plain import described
 
 HOW_IT_COMPUTES = {"params", "foreach", "fused", "capturable", "differentiable"}
 """In a parameter group of an optimiser; engines may change them."""
@@ -150,7 +150,7 @@ def architecture(ensemble: Ensemble) -> str:
          [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in member.state_dict().items()]]
         for member in ensemble.members
     ]  # fmt: skip
-    return hashlib.sha256(canonical(parts)).hexdigest()[:16]
+    return json_name(parts)
 
 
 def first_difference(old: Any, new: Any, field: str = "") -> tuple[str, Any, Any] | None:

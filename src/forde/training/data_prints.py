@@ -6,7 +6,6 @@ in the time there was is a fair sample, and a run that goes on reads exactly as 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import logging
 import math
@@ -19,10 +18,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
+from forde.hashing import Sha256, canonical, json_name
 from forde.training.code_prints import code_print
 from forde.training.feed import Feed, LoaderFeed
 from forde.training.own_generators import known_random_numbers
-from forde.training.plain import canonical, described
+from forde.training.plain import described
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def _sampler(sampler: Any) -> dict[str, Any] | None:
         for name, value in getattr(sampler, "__dict__", {}).items()
         if not name.startswith("_") and isinstance(value, (bool, int, float, str, list, tuple, Tensor, np.ndarray))
     }
-    arguments = hashlib.sha256(canonical(described(kept))).hexdigest()[:16]
+    arguments = json_name(described(kept))
     code = code_print(type(sampler))
     return {"type": type(sampler).__qualname__, "arguments": arguments, **({} if code is None else {"code": code})}
 
@@ -109,7 +109,7 @@ def _content(feed: Feed, samples: int | None) -> tuple[str, int]:
 
 
 def _of_memory(feed: Feed, samples: int | None) -> tuple[str, int]:
-    digest, started, read = hashlib.sha256(), time.monotonic(), 0
+    digest, started, read = Sha256(), time.monotonic(), 0
     each = sum(_nbytes(part) for part in feed.rows(0, 1) or ())
     size = max(1, BLOCK // max(1, each))
     for block in spread(-(-feed.size // size)):
@@ -119,7 +119,7 @@ def _of_memory(feed: Feed, samples: int | None) -> tuple[str, int]:
         read += len(rows[-1])
         if read >= samples if samples is not None else time.monotonic() - started > SECONDS:
             break
-    return digest.hexdigest()[:16], read
+    return digest.short(), read
 
 
 def _of_items(loader: DataLoader[Any], samples: int | None) -> tuple[str, int]:
@@ -139,7 +139,7 @@ def _hashed(loader: DataLoader[Any], samples: int, *, seed: int = 0, seconds: fl
     Args:
         seed: of generators that the data set holds itself: whether they matter shows with another one.
     """
-    digest, started, read = hashlib.sha256(), time.monotonic(), 0
+    digest, started, read = Sha256(), time.monotonic(), 0
     order = itertools.islice(spread(len(loader.dataset)), samples)  # type: ignore[arg-type]
     with known_random_numbers(loader.dataset, own=seed):
         for item in _items(loader, order):
@@ -147,7 +147,7 @@ def _hashed(loader: DataLoader[Any], samples: int, *, seed: int = 0, seconds: fl
             read += 1
             if time.monotonic() - started > seconds:
                 break
-    return digest.hexdigest()[:16], read
+    return digest.short(), read
 
 
 def _items(loader: DataLoader[Any], order: Iterator[int]) -> Iterator[Any]:
@@ -177,23 +177,23 @@ def _as_it_is(item: Any) -> Any:
     return item
 
 
-def _take(digest: Any, value: Any) -> None:
+def _take(digest: Sha256, value: Any) -> None:
     """Add a sample, whatever it is made of."""
     if isinstance(value, (tuple, list)):
-        digest.update(f"{len(value)}".encode())
+        digest.add(f"{len(value)}")
         for each in value:
             _take(digest, each)
     elif isinstance(value, dict):
         _take(digest, [part for pair in sorted(value.items(), key=lambda pair: str(pair[0])) for part in pair])
     elif isinstance(value, Tensor):
-        digest.update(repr((str(value.dtype).removeprefix("torch."), tuple(value.shape))).encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        digest.add(repr((str(value.dtype).removeprefix("torch."), tuple(value.shape))))
+        digest.add(value)
     elif hasattr(value, "__array_interface__"):  # arrays, numbers of numpy, and images
         array = np.asarray(value)
-        digest.update(repr((str(array.dtype), array.shape)).encode())
-        digest.update(repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).tobytes())
+        digest.add(repr((str(array.dtype), array.shape)))
+        digest.add(repr(array.tolist()) if array.dtype.hasobject else array)
     else:
-        digest.update(canonical(described(value)))
+        digest.add(canonical(described(value)))
 
 
 def _nbytes(rows: Any) -> int:

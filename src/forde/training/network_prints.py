@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from contextlib import suppress
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from forde.hashing import SHORT, sha256
 from forde.training.code_prints import code_print, is_library
 from forde.training.plain import described
 
@@ -60,7 +60,7 @@ def _script(module: nn.Module) -> list[str]:
     if not isinstance(module, torch.jit.ScriptModule):
         return []
     with suppress(RuntimeError, AttributeError):  # a container has no forward pass
-        return [hashlib.sha256(str(module.code).encode()).hexdigest()[:16]]
+        return [sha256(str(module.code).encode())[:SHORT]]
     return []
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +15,7 @@ import torch
 from torch import Tensor
 
 from forde.errors import FordeError
+from forde.hashing import array_name, canonical
 from forde.training.code_prints import code_print
 
 
@@ -79,7 +78,7 @@ def described(value: Any) -> Any:
     if isinstance(value, np.generic):
         return described(value.item())
     if isinstance(value, (Tensor, np.ndarray)):
-        return {"shape": list(value.shape), "dtype": str(value.dtype), "content": content_hash(value)}
+        return {"shape": list(value.shape), "dtype": str(value.dtype), "content": array_name(value)}
     if isinstance(value, Mapping):
         return {str(key): described(item) for key, item in value.items()}
     if isinstance(value, Sequence):
@@ -123,25 +122,3 @@ def _own_code(value: Any) -> dict[str, str]:
     """The fingerprint of a user's own code; nothing for a library's."""
     code = code_print(value)
     return {} if code is None else {"code": code}
-
-
-def content_hash(*arrays: Tensor | np.ndarray) -> str:
-    """A short name for the content of arrays.
-
-    >>> content_hash(np.zeros(2)) == content_hash(torch.zeros(2, dtype=torch.float64))
-    True
-    """
-    digest = hashlib.sha256()
-    for array in arrays:
-        tensor = array.detach().cpu() if isinstance(array, Tensor) else torch.from_numpy(np.array(array))
-        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def canonical(value: Any) -> bytes:
-    """JSON that is the same for equal values, for checksums.
-
-    >>> canonical({"b": 1, "a": [2.5]})
-    b'{"a":[2.5],"b":1}'
-    """
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

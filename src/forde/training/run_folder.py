@@ -11,7 +11,6 @@ ensemble/          when it has finished, as `Ensemble.save` writes it
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time
@@ -28,12 +27,13 @@ from forde.engine.mesh import ALONE, Mesh
 from forde.engine.sharded import share_members
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, RunInterruptedError
+from forde.hashing import json_name
 from forde.training.checkpoints import Checkpoint, Checkpoints
 from forde.training.configuration import as_format_1, first_difference, incomparable, short
 from forde.training.history import Record
 from forde.training.loop import Loop
 from forde.training.optimiser_state import scale_learning_rate
-from forde.training.plain import canonical, described
+from forde.training.plain import described
 from forde.training.run_lock import NAME as LOCK
 from forde.training.run_lock import locked
 from forde.training.run_log import logged_to
@@ -132,7 +132,7 @@ class RunFolder:
                     path, (json.dumps({"format": FORMAT, **decisive, "how": described(how)}, indent=2) + "\n").encode()
                 )
             append_line(self.folder / SESSIONS, json.dumps(environment))
-        return hashlib.sha256(canonical(started_with)).hexdigest()[:16]
+        return json_name(started_with)
 
     def samples_read(self) -> int | None:
         """How many samples the run's fingerprint of the data was made of; None where there is none."""

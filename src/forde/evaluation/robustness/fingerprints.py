@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from forde.errors import FordeError
+from forde.hashing import Sha256
 
 
 def fingerprint(*parts: str | np.ndarray | Tensor) -> str:
@@ -19,19 +18,14 @@ def fingerprint(*parts: str | np.ndarray | Tensor) -> str:
     >>> fingerprint("a", np.zeros(2)) == fingerprint("a", np.zeros(2)) != fingerprint("a", np.zeros(3))
     True
     """
-    digest = hashlib.sha256()
+    digest = Sha256()
     for part in parts:
         if isinstance(part, str):
-            digest.update(f"text {len(part)}:{part}".encode())
+            digest.add(f"text {len(part)}:{part}")
             continue
-        digest.update(f"array {list(part.shape)} {part.dtype}:".encode())
-        digest.update(_bytes_of(part) if isinstance(part, Tensor) else np.ascontiguousarray(part).reshape(-1).data)
-    return digest.hexdigest()[:32]
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    # As bytes, because numpy has no bfloat16.
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        digest.add(f"array {list(part.shape)} {part.dtype}:")
+        digest.add(part)
+    return digest.hex()[:32]
 
 
 def model_fingerprint(model: Callable[[Tensor], Any], model_id: str | None) -> str:
