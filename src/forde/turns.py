@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import numpy as np
-import torch
+from forde.random_state import RandomState, get_random_state, set_random_state
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +37,9 @@ class _Turns:
         """Whose states the generators have."""
         self.open: dict[int, int] = {}
         """Thread → how many turns it has begun and not ended."""
-        self.states: dict[int, tuple[Any, ...]] = {}
+        self.states: dict[int, RandomState] = {}
         """Thread → states when it gave way last."""
-        self.outside: tuple[Any, ...] = ()
+        self.outside: RandomState
         """States before the first of the turns that are open."""
 
     def take(self, what: str | None) -> None:
@@ -60,15 +57,15 @@ class _Turns:
                 self.queue.remove(ticket)
                 self.changed.notify_all()
         if not self.open:
-            self.outside = _states()
+            self.outside = get_random_state()
         elif self.last != me:
-            _set(self.states.get(me, self.outside))
+            set_random_state(self.states.get(me, self.outside))
         self.last = me
 
     def give(self) -> None:
         """Let the next one have the turn."""
         if self.open.get(threading.get_ident()):
-            self.states[threading.get_ident()] = _states()
+            self.states[threading.get_ident()] = get_random_state()
         with self.changed:
             self.holder = None
             self.changed.notify_all()
@@ -87,6 +84,7 @@ if hasattr(os, "register_at_fork"):
 def turn(what: str) -> Iterator[None]:
     """The global generators are this thread's alone inside, but where it gives way; turns of one thread may nest.
 
+    >>> import torch
     >>> with turn("outer"), turn("inner"):
     ...     torch.manual_seed(0).initial_seed()
     0
@@ -129,17 +127,3 @@ def give_way() -> None:
     if _turns.queue:
         with paused():
             pass
-
-
-def _states() -> tuple[Any, ...]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
-
-
-def _set(states: tuple[Any, ...]) -> None:
-    cpu, cuda, legacy, python = states
-    torch.set_rng_state(cpu)
-    if cuda:
-        torch.cuda.set_rng_state_all(cuda)
-    np.random.set_state(legacy)
-    random.setstate(python)

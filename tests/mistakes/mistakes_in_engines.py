@@ -51,9 +51,9 @@ IN_ENGINES = (
     ),
     Mistake(
         "own-sources-of-random-numbers-are-not-rewound",
-        "engine/rewinding.py",
-        "set_source_state(source, where)\n\n\ndef _equal",
-        "pass\n\n\ndef _equal",
+        "random_state.py",
+        "set_source_state(source, value)",
+        "pass",
         (f"{CODE}::TestSourcesOfRandomNumbers",),
     ),
     Mistake(

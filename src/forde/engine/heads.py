@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from forde.engine.rewinding import random_state, set_random_state
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.forward import explaining_forward
+from forde.random_state import get_random_state, set_random_state
 from forde.spaces import FeatureLayer
 
 
@@ -32,7 +32,7 @@ def last_linear(network: nn.Module, x: Tensor) -> str:
         if isinstance(module, nn.Linear)
     ]
     modes = [(module, module.training) for module in network.modules()]
-    random = random_state(x.device)
+    random = get_random_state(x.device)
     try:
         network.eval()
         with torch.no_grad(), explaining_forward(x):
@@ -42,7 +42,7 @@ def last_linear(network: nn.Module, x: Tensor) -> str:
             handle.remove()
         for module, mode in modes:
             module.training = mode
-        set_random_state(random, x.device)
+        set_random_state(random)
     if not called:
         raise FordeError(
             "the forward pass calls no linear layer whose input could serve as features; "

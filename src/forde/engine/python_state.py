@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from forde.engine.rewinding import SOURCES
+from forde.random_state import SOURCES
 
 INTERNAL = frozenset(vars(nn.Module())) - {"training"}
 RECURRENT = frozenset({"_flat_weights", "_flat_weight_refs"})
@@ -300,7 +300,7 @@ def _copied(value: Any) -> Any:
     if type(value) is set:
         return set(value)
     if isinstance(value, SOURCES):
-        return UNSEEN  # `random_state` tells whether it was drawn from
+        return UNSEEN  # `get_random_state` tells whether it was drawn from
     if isinstance(value, types.FunctionType) and value.__closure__:
         return [value.__code__, *(_copied(cell.cell_contents) for cell in value.__closure__)]
     if _is_settings(value):

@@ -29,6 +29,7 @@ from forde.engine.records import Batch, Forward, Memory, Precision, StepReport
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
+from forde.random_state import random_tensors, set_random_tensors
 from forde.spaces import View
 
 log = logging.getLogger(__name__)
@@ -281,6 +282,12 @@ def refuse_uneven(n: int, of: str, mesh: Mesh) -> None:
             f"{mesh.shape[0]}x{shards}; choose sizes that {shards} divides (drop_last=True leaves out a smaller last "
             "batch), or another mesh."
         )
+
+
+def share_random_numbers(mesh: Mesh, device: torch.device) -> None:
+    """Let all processes draw the same numbers from here on: data may be drawn with any source."""
+    if mesh.everyone.size > 1:
+        set_random_tensors(mesh.first(lambda: random_tensors(device)), device)
 
 
 @contextmanager

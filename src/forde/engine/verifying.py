@@ -13,8 +13,8 @@ from forde.engine.agreement import Parts, Tensors, probing
 from forde.engine.base import Engine
 from forde.engine.python_state import sources_of
 from forde.engine.records import Differentiable
-from forde.engine.rewinding import TORCH, random_state, set_random_state
 from forde.engine.tracing import Traced, seen_by
+from forde.random_state import TORCH, get_random_state, set_random_state
 
 
 def plain_parts(engine: Engine, unit: int, x: Tensor, y: Tensor, *, repel: bool, metric: Tensor | None) -> Parts:
@@ -104,14 +104,14 @@ class Position:
         self._values = [{name: buffer.clone() for name, buffer in unit.items()} for unit in self._buffers]
         self._weights = [(leaf, leaf._version, leaf.detach().clone()) for leaf in engine.parameters()]
         self._sources = [each for member in engine.ensemble.members for each in sources_of(member)]
-        self._random = random_state(device, self._sources)
+        self._random = get_random_state(device, self._sources)
         self.drew = False
         """Whether the forward passes drew torch's random numbers, as far as `side_effects` has seen."""
 
     def side_effects(self) -> str | None:
         """What has happened since that a trace would not repeat, in words; None if nothing."""
-        now = random_state(self._device, self._sources)
-        self.drew = not all(map(torch.equal, self._random.torch, now.torch))
+        now = get_random_state(self._device, self._sources)
+        self.drew = self._random.torch_differs(now)
         source = self._random.difference(now)
         if source is not None and source != TORCH:
             return f"it draws {source}, which a trace would not"
@@ -133,7 +133,7 @@ class Position:
             for parameter, version, value in self._weights:
                 if parameter._version != version:
                     parameter.copy_(value)
-        set_random_state(self._random, self._device, self._sources)
+        set_random_state(self._random, self._sources)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from forde.inference.randomness import random_state
+from forde.random_state import get_random_state
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +33,13 @@ def folded(network: nn.Module) -> nn.Module:
     if has_hooks(network):
         log.info("BatchNorm stays unfolded: %s has hooks.", type(network).__name__)
         return network
-    before = random_state()
+    before = get_random_state()
     try:
         graph = _traced(_sharing_copy(network).eval())
     except Exception as error:  # tracing runs the user's code, which may raise anything
         log.info("BatchNorm stays unfolded: %s cannot be traced (%s).", type(network).__name__, error)
         return network
-    if random_state() != before:  # what was drawn is a constant of the trace
+    if before.difference(get_random_state()):  # what was drawn is a constant of the trace
         log.info("BatchNorm stays unfolded: %s draws random numbers while traced.", type(network).__name__)
         return network
     layers = dict(graph.named_modules())

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from forde.inference.randomness import random_state
+from forde.random_state import get_random_state
 
 FROZEN = {
     torch.Tag.data_dependent_output: "reads values on the host",
@@ -30,10 +30,10 @@ def watched(function: Callable[[], Tensor]) -> tuple[Tensor, str | None]:
     >>> watched(lambda: torch.ones(2) * float(torch.ones(1)))[1]
     '_local_scalar_dense reads values on the host'
     """
-    before = random_state()
+    before = get_random_state()
     with _Watching() as watching:
         result = function()
-    if watching.reason is None and random_state() != before:
+    if watching.reason is None and before.difference(get_random_state()):
         return result, "it draws random numbers"
     return result, watching.reason
 

@@ -16,6 +16,14 @@ from forde.engine import Engine, StepReport
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError
 from forde.methods import Method
+from forde.random_state import (
+    get_random_state,
+    random_tensors,
+    set_random_state,
+    set_random_tensors,
+    set_source_state,
+    source_state,
+)
 from forde.training.checkpoints import Checkpoint
 from forde.training.diagnostics import probe
 from forde.training.feed import Feed
@@ -29,7 +37,6 @@ from forde.training.optimiser_state import (
     optimiser_tensors,
 )
 from forde.training.plain import like, to_plain
-from forde.training.random_numbers import random_states, set_random_states
 from forde.training.writers import finite_or_null, from_json
 from forde.turns import give_way
 
@@ -77,8 +84,8 @@ class Loop:
         self.seconds = 0.0
         self.tally = _Tally()
         self.beginning = {
-            **{f"random.{name}": state for name, state in random_states(self.ensemble.device).items()},
-            **{f"order.{i}": order.get_state() for i, order in enumerate(self._generators())},
+            **{f"random.{name}": state for name, state in random_tensors(self.ensemble.device).items()},
+            **{f"order.{i}": source_state(order) for i, order in enumerate(self._generators())},
         }
 
     def _generators(self) -> list[torch.Generator]:
@@ -153,8 +160,8 @@ class Loop:
 
     def _again(self, batches: Iterator[tuple[Any, Any]]) -> tuple[Any, Any]:
         """Draw the batches of this epoch that were used already, and return the last of them."""
-        now = random_states(self.ensemble.device)
-        set_random_states(_part(self.beginning, "random."), self.ensemble.device)
+        now = get_random_state(self.ensemble.device)
+        set_random_tensors(_part(self.beginning, "random."), self.ensemble.device)
         batch = None
         for done in range(self.step):
             batch = next(batches, None)
@@ -162,7 +169,7 @@ class Loop:
                 raise FordeError(
                     f"the loader yielded {done} batches where the interrupted run had {self.step}; give the same data."
                 )
-        set_random_states(now, self.ensemble.device)
+        set_random_state(now)
         assert batch is not None
         return batch
 
@@ -186,7 +193,7 @@ class Loop:
         self.engine.collect()
         refuse_non_finite_weights(self.ensemble, epoch=self.epoch)
         optimizer = self.engine.united(optimiser_tensors(self.engine, self.optimizer))
-        now = random_states(self.ensemble.device)
+        now = random_tensors(self.ensemble.device)
         tensors = {
             **{f"ensemble.{name}": tensor for name, tensor in self._tensors().items()},
             **{f"optimizer.{name}": value for name, value in optimizer.items()},
@@ -237,8 +244,8 @@ class Loop:
             getattr(self.tally, name).extend(values.to(device))
         self.beginning = _part(tensors, "beginning.")
         for i, order in enumerate(self._generators()):
-            order.set_state(self.beginning[f"order.{i}"])
-        set_random_states(_part(tensors, "now."), device)
+            set_source_state(order, self.beginning[f"order.{i}"])
+        set_random_tensors(_part(tensors, "now."), device)
 
     def _restore_modes(self, frozen: set[str], evaluating: set[str]) -> None:
         """Freeze what was frozen, and put layers into the mode that they were in."""

@@ -13,14 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from forde.random_state import SOURCES, get_random_state, seed_source, set_random_state
 from forde.training.code_prints import is_library, names_read
-from forde.training.random_numbers import random_states, set_random_states
 
-CPU = torch.device("cpu")
 DEPTH = 8
 MOST = 100
 """Things in a list or dictionary that are looked at."""
-GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 
 @contextmanager
@@ -35,19 +33,17 @@ def known_random_numbers(holder: Any, *, own: int = 0) -> Iterator[None]:
     >>> torch.equal(torch.rand(1, generator=generator), torch.rand(1, generator=torch.Generator()))
     True
     """
-    before, found = random_states(CPU), list(own_generators(holder))
-    states = [_state(generator) for generator in found]
+    found = list(own_generators(holder))
+    before = get_random_state(torch.device("cpu"), found)
     torch.default_generator.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
     for generator in found:
-        _seed(generator, own)
+        seed_source(generator, own)
     try:
         yield
     finally:
-        set_random_states(before, CPU)
-        for generator, state in zip(found, states, strict=True):
-            _set_state(generator, state)
+        set_random_state(before, found)
 
 
 def own_generators(holder: Any, depth: int = DEPTH, seen: set[int] | None = None) -> Iterator[Any]:
@@ -64,7 +60,7 @@ def own_generators(holder: Any, depth: int = DEPTH, seen: set[int] | None = None
     if depth == 0 or holder is None or id(holder) in seen or isinstance(holder, ends):
         return
     seen.add(id(holder))
-    if isinstance(holder, GENERATORS):
+    if isinstance(holder, SOURCES):
         if holder is not torch.default_generator:
             yield holder
         return
@@ -98,27 +94,3 @@ def _around(function: FunctionType) -> Iterator[Any]:
         except ValueError:  # not assigned yet
             continue
     yield from (function.__globals__[name] for name in names_read(function.__code__) if name in function.__globals__)
-
-
-def _seed(generator: Any, seed: int) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.manual_seed(seed)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = type(generator.bit_generator)(seed).state
-    else:
-        generator.seed(seed)
-
-
-def _state(generator: Any) -> Any:
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
-
-
-def _set_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    elif isinstance(generator, random.Random):
-        generator.setstate(state)
-    else:
-        generator.set_state(state)

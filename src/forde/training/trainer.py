@@ -19,7 +19,7 @@ from forde.engine.choose import EngineName
 from forde.engine.guards import explaining_memory
 from forde.engine.mesh import ALONE, Mesh, Shape, checked_shape, joined, own_device
 from forde.engine.records import Memory, Precision
-from forde.engine.sharded import make_sharded_engine, refuse_uneven_batches, share_members
+from forde.engine.sharded import make_sharded_engine, refuse_uneven_batches, share_members, share_random_numbers
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, unknown_name, whole_number
 from forde.methods import Method
@@ -39,7 +39,6 @@ from forde.training.loop import Loop
 from forde.training.numerics import NonFinite
 from forde.training.optimiser import make_optimiser, refuse_nothing_to_train
 from forde.training.plain import described
-from forde.training.random_numbers import share_random_states
 from forde.training.run_folder import RunFolder, Schedule
 from forde.training.run_log import silent
 from forde.training.signals import StopRequest, stop_requests
@@ -161,7 +160,7 @@ def fit(
         refuse_uneven_batches(feed.batch_sizes(), group)
         stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         torch.manual_seed(seed)
-        share_random_states(group, target)
+        share_random_numbers(group, target)
         ensemble.train()
         _say_what_is_not_trained(ensemble)
         # Before an engine stacks the members; a run that nobody resumes and no other process shares needs none of it.
