@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,13 +16,16 @@ import torch
 
 import forde
 from forde.__main__ import main
+from forde.benchmarks import communication, input_pipeline, page_faults
 from forde.benchmarks.machine import machine
 from forde.benchmarks.scale import measure as measure_scale
 from forde.benchmarks.step import Step, Timing, rows_of, steps, training
 from forde.benchmarks.timing import arithmetic, time_jobs
 from forde.commands.bench.output import report
 from forde.engine import EagerEngine, StepReport
+from forde.experiments import curves
 
+ROOT, SOURCE = Path(__file__).parents[1], Path(forde.__file__).parent
 CPU = torch.device("cpu")
 STEP_KEYS = {
     "method", "engine", "model", "members", "batch", "precision", "device", "ms", "ratio_to_deep_ensemble",
@@ -51,6 +56,61 @@ def rows_in(file: str) -> list[dict]:
     content = json.loads(Path(file).read_text())
     assert content["machine"] == machine()
     return content["rows"]
+
+
+def test_all_that_is_measured_is_in_one_package() -> None:
+    """Beside it are the results that the documentation cites, and the commands, which measure nothing themselves."""
+    assert [path.name for path in (ROOT / "benchmarks").iterdir() if path.name != "__pycache__"] == ["results"]
+    elsewhere = [path.relative_to(SOURCE) for path in SOURCE.rglob("*bench*") if "__pycache__" not in path.parts]
+    assert sorted(map(str, elsewhere)) == ["benchmarks", str(Path("commands") / "bench")]
+
+
+PROGRAMS = sorted(
+    {
+        name
+        for page in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"), *SOURCE.rglob("*.py")]
+        for name in re.findall(r"python -m (forde\.\w+\.\w+)", page.read_text(encoding="utf-8"))
+    }
+)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_that_the_documentation_names_can_be_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        importlib.import_module(name).main(["--help"])
+    assert end.value.code == 0 and f"python -m {name}" in capsys.readouterr().out
+
+
+def test_the_input_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+    input_pipeline.main(["--images", "96", "--batch", "32", "--device", "cpu"])
+    assert "96 images of 32×32 on cpu, batch 32" in (out := capsys.readouterr().out) and ", 3 batches, " in out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="page faults are counted on Unix only")
+def test_page_faults() -> None:
+    before = page_faults.faults()
+    found = page_faults.measure("forde-identity", members=2, batch=4, steps=2)
+    assert 0 <= found <= (page_faults.faults() - before) / 2
+
+
+def test_messages_are_counted_and_fitted() -> None:
+    """Over two processes each number passes once when gathered, and once there and back, by half, when added up."""
+    assert communication.ring_bytes("gather", 10, 2) == 40 == communication.ring_bytes("reduce", 10, 2)
+    assert communication.ring_bytes("gather", 10, 4) == 120 and communication.ring_bytes("reduce", 10, 4) == 60
+    latency, bandwidth = 2e-4, 1e9
+    long = {n: 4 * n if n > communication.SHORT else 0 for n in communication.NUMBERS}
+    rows = {n: (4.0 * n, latency + length / bandwidth) for n, length in long.items()}
+    assert communication.fitted(rows) == pytest.approx((latency, bandwidth))
+
+
+def test_loss_curves_of_engines_are_compared_by_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for engine, shift in (("eager", 0.0), ("compiled", 0.25)):
+        for seed in (0, 1):
+            run = {"engine": engine, "seed": seed, "losses": [seed + shift] * 20, "test_accuracy": 0.5}
+            (tmp_path / f"{engine}-{seed}.json").write_text(json.dumps(run))
+    curves.main(["compare", *map(str, sorted(tmp_path.iterdir()))])
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.split()[0] == "10" and last.endswith(" 0.2500") and "0.7500" in last and "0.5000" in last
 
 
 def test_step(bench: Command) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forde.corruptions.bench import benchmark_images
+from forde.benchmarks.corruptions import benchmark_images
 
 DETERMINISTIC = (
     "defocus_blur",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import forde
+from forde.benchmarks.evaluation import benchmark_evaluation
 from forde.corruptions import frost_name
 from forde.evaluation import (
     Cell,
@@ -32,7 +33,6 @@ from forde.evaluation import (
     saved_evaluation,
     uncertainty,
 )
-from forde.evaluation.robustness.benchmark import benchmark_evaluation
 
 N, C, M = 120, 3, 4
 NAMES, LEVELS = ["contrast", "gaussian_noise", "brightness"], [1, 3, 5]

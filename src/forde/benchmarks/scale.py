@@ -38,6 +38,16 @@ def measure(centre: Step, axes: Mapping[str, Sequence[int]], repeats: int) -> It
             yield rows
 
 
+def sizes_around(centre: Step) -> list[int]:
+    """Half, once and twice the size of the centre's inputs.
+
+    >>> sizes_around(Step("forde-pca", model="resnet18"))
+    [16, 32, 64]
+    """
+    usual = problem(centre.model, centre.size).size
+    return [max(1, usual // 2), usual, 2 * usual]
+
+
 def _along(centre: Step, axis: str, values: Sequence[int]) -> list[Step]:
     """Steps along one axis, in ascending order, checked."""
     if axis not in AXES:

@@ -26,6 +26,17 @@ ENGINES: tuple[str, ...] = get_args(EngineName)
 MEMORIES: tuple[str, ...] = get_args(Memory)
 DATA_SIZE = 50_000
 """N of CIFAR; it scales the repulsion and changes no time."""
+WORTH_COMPARING = {"cpu": ("eager", "vectorized"), "cuda": ("eager", "compiled")}
+"""Engines on a device."""
+
+
+def default_engines(device: str) -> list[str]:
+    """The engines that are worth comparing on a device.
+
+    >>> default_engines("cuda:1")
+    ['eager', 'compiled']
+    """
+    return list(WORTH_COMPARING.get(device.partition(":")[0], ("eager",)))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from forde.benchmarks.corruptions import measure, whole_set_seconds
 from forde.benchmarks.machine import machine
 from forde.commands.bench.output import JsonFile, write_json
 from forde.commands.console import plain_console
@@ -24,8 +25,6 @@ def corruptions(
 
     Example: forde bench corruptions --json corruptions.json
     """
-    from forde.corruptions.bench import measure, whole_set_seconds
-
     console = plain_console()
     with console.status("measuring"):
         speeds, seconds = measure(repeats=repeats)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from forde.benchmarks.models import MODELS, problem
-from forde.benchmarks.scale import measure
+from forde.benchmarks.models import MODELS
+from forde.benchmarks.scale import measure, sizes_around
 from forde.benchmarks.step import ENGINES, MEMORIES, Step
 from forde.commands.bench.options import whole_numbers
 from forde.commands.bench.output import Device, JsonFile, Repeats, Size, report
@@ -39,13 +39,10 @@ def scale(
     """
     centre = Step(method, engine, model, members, batch, precision, memory, device, size)
     centre.check()
-    usual = problem(model, size).size
     given = {
         "members": whole_numbers("--over-members", over_members),
         "batch": whole_numbers("--over-batch", over_batch),
-        "size": [max(1, usual // 2), usual, 2 * usual]
-        if over_size is None
-        else whole_numbers("--over-size", over_size),
+        "size": sizes_around(centre) if over_size is None else whole_numbers("--over-size", over_size),
     }
     axes = {axis: values for axis, values in given.items() if values}
     report(measure(centre, axes, repeats), sum(len(values) for values in axes.values()), json_file)

@@ -7,16 +7,9 @@ from typing import Annotated
 import typer
 
 from forde.benchmarks.models import MODELS
-from forde.benchmarks.step import ENGINES, MEMORIES, measure, steps
+from forde.benchmarks.step import ENGINES, MEMORIES, default_engines, measure, steps
 from forde.commands.bench.options import names, shares, whole_numbers
 from forde.commands.bench.output import Device, JsonFile, Precisions, Repeats, Size, report
-
-DEFAULT_ENGINES = {"cpu": ("eager", "vectorized"), "cuda": ("eager", "compiled")}
-
-
-def default_engines(device: str) -> list[str]:
-    """The engines that are worth comparing on a device, of those that exist."""
-    return [name for name in DEFAULT_ENGINES.get(device.partition(":")[0], ()) if name in ENGINES] or ["eager"]
 
 
 def step(

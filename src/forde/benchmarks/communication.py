@@ -1,6 +1,6 @@
 """Time of the messages of a training step between local processes, against latency and bandwidth.
 
-python -m benchmarks.communication --processes 2,4
+python -m forde.benchmarks.communication --processes 2,4
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -91,10 +91,10 @@ def measure(rank: int, size: int, meeting: str) -> None:
     dist.destroy_process_group()
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", default="2,4")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     print(f"gloo, {os.cpu_count()}-core machine, torch {torch.__version__}")
     for size in (int(part) for part in options.processes.split(",")):
         meeting = Path(tempfile.mkdtemp()) / "meeting"

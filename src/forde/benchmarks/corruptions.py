@@ -9,9 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from forde.corruptions.api import corrupt
-from forde.corruptions.constants import NAMES, SEVERITIES
-from forde.corruptions.sets import corrupt_all
+from forde.corruptions import NAMES, SEVERITIES, corrupt, corrupt_all
 
 
 class Speed(NamedTuple):

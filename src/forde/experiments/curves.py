@@ -1,7 +1,7 @@
 """Loss curves of several engines on the same images in the same order: do they train the same in bfloat16?
 
-python -m benchmarks.curves train cifar10 --data FOLDER --engine compiled --seed 0 --json compiled-0.json
-python -m benchmarks.curves compare compiled-0.json eager-0.json compiled-1.json eager-1.json ...
+python -m forde.experiments.curves train cifar10 --data FOLDER --engine compiled --seed 0 --json compiled-0.json
+python -m forde.experiments.curves compare compiled-0.json eager-0.json compiled-1.json eager-1.json ...
 
 Rounding differs between engines, and training amplifies it; what may not differ is the curve, beyond what another seed
 (initialisation, order and crops) changes.
@@ -17,15 +17,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-import forde
 from forde.benchmarks.machine import machine
 from forde.data import load_images
 from forde.engine import make_engine
+from forde.ensemble import Ensemble
+from forde.evaluation import accuracy
+from forde.methods import method
 from forde.models import resnet18
+from forde.prediction import ClassificationPrediction
 from forde.priors import TrainingData
 from forde.training.image_feed import Augmentation, ImageFeed
 
@@ -37,13 +40,13 @@ def train(options: argparse.Namespace) -> None:
     """Train ResNet18s with SGD (Nesterov, learning rate 0.1) and write down the mean loss of every step."""
     data, test = load_images(options.name, "train", options.data), load_images(options.name, "test", options.data)
     device = torch.device(options.device)
-    ensemble = forde.Ensemble(lambda: resnet18(10), options.members, seed=options.seed).to(device).train()
+    ensemble = Ensemble(lambda: resnet18(10), options.members, seed=options.seed).to(device).train()
     feed = ImageFeed(
         data.images[: options.images], data.labels[: options.images], mean=data.description.mean,
         std=data.description.std, batch_size=128, device=device, augmentation=Augmentation(),
     )  # fmt: skip
-    method = forde.method(options.method).prepare(ensemble.members[0], TrainingData(feed.inputs, feed.size))
-    engine = make_engine(options.engine, ensemble, method, options.precision)
+    fitted = method(options.method).prepare(ensemble.members[0], TrainingData(feed.inputs, feed.size))
+    engine = make_engine(options.engine, ensemble, fitted, options.precision)
     optimizer = torch.optim.SGD(engine.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     generator, losses, step = torch.Generator().manual_seed(options.seed), [], count()
     for epoch in range(options.epochs):
@@ -64,7 +67,7 @@ def train(options: argparse.Namespace) -> None:
         std=data.description.std, batch_size=500, device=device,
     )  # fmt: skip
     found["test_accuracy"] = statistics.fmean(
-        float((ensemble.predict(x).probs.argmax(-1) == y.cpu()).float().mean()) for x, y in scored.epoch(generator)
+        accuracy(cast(ClassificationPrediction, ensemble.predict(x)).probs, y.cpu()) for x, y in scored.epoch(generator)
     )
     options.json.write_text(json.dumps(found))
 
@@ -94,7 +97,7 @@ def compare(options: argparse.Namespace) -> None:
         print(f"{i + 1:4}   {cells}   {apart:.4f}")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("train")
@@ -113,7 +116,7 @@ def main() -> None:
     several = commands.add_parser("compare")
     several.set_defaults(do=compare)
     several.add_argument("files", type=Path, nargs="+")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.do(options)
 
 

@@ -1,15 +1,15 @@
 """Settings for the toy figures: one table per question, printed as Markdown.
 
-python benchmarks/toy_search.py selection scalar network kernel schedule training --seeds 3
-python benchmarks/toy_search.py selection --profile full --seeds 1
-python benchmarks/toy_search.py results --profile full --seeds 3
+python -m forde.experiments.toy_search selection scalar network kernel schedule training --seeds 3
+python -m forde.experiments.toy_search selection --profile full --seeds 1
+python -m forde.experiments.toy_search results --profile full --seeds 3
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -210,23 +210,23 @@ def cell(values: list[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="+", choices=SECTIONS)
     parser.add_argument("--task", choices=("1d", "2d"), help="one task only")
     parser.add_argument("--profile", choices=("quick", "full"), default="quick")
     parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
-    tasks = {"1d": settings_for(REGRESSION, arguments.profile), "2d": settings_for(CLASSIFICATION, arguments.profile)}
-    for section in arguments.sections:
+    options = parser.parse_args(arguments)
+    tasks = {"1d": settings_for(REGRESSION, options.profile), "2d": settings_for(CLASSIFICATION, options.profile)}
+    for section in options.sections:
         shown = ""
         for task, label, method, settings in SECTIONS[section](tasks):
-            if arguments.task not in (None, task):
+            if options.task not in (None, task):
                 continue
-            rows = [measure(task, method, settings, seed) for seed in range(arguments.seeds)]
+            rows = [measure(task, method, settings, seed) for seed in range(options.seeds)]
             if task != shown:
                 shown = task
-                print(f"\n{section}, {task}, {arguments.profile}, {arguments.seeds} seed(s)\n")
+                print(f"\n{section}, {task}, {options.profile}, {options.seeds} seed(s)\n")
                 print(f"| | {' | '.join(rows[0])} |")
                 print("|---" * (1 + len(rows[0])) + "|")
             print(f"| {label} | {' | '.join(cell([row[key] for row in rows]) for key in rows[0])} |", flush=True)

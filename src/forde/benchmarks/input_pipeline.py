@@ -1,12 +1,13 @@
 """Time of one training batch from bytes on the device: order, crop, flip, normalise.
 
-python -m benchmarks.input_pipeline --device cuda
+python -m forde.benchmarks.input_pipeline --device cuda
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,12 +15,12 @@ import torch
 from forde.training.image_feed import Augmentation, ImageFeed
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--batch", type=int, default=128)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     device = torch.device(options.device)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (options.images, 32, 32, 3), dtype=np.uint8)
