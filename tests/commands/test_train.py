@@ -344,3 +344,21 @@ def test_every_row_of_a_table_is_trained_on() -> None:
     counts = pd.Series(seen).value_counts()
     assert set(counts.index) == set(frame["a"].tolist())
     assert counts.min() > 10  # each is in 29 of 40 epochs on average
+
+
+class TestMistakes:
+    """Of a first user: each is one sentence, and nothing is left behind."""
+
+    @pytest.mark.parametrize("seed", [-1, 2**63])
+    def test_seeds_that_no_generator_takes(self, train: Forde, tmp_path: Path, seed: int) -> None:
+        result = train("regression-1d", tmp_path / "r", *SMALL, "--seed", seed)
+        assert result.code == 1 and result.err.startswith(f"Error: --seed is {seed}, but a whole number from 0 to")
+        assert result.err.count("\n") == 1 and not (tmp_path / "r").exists()
+
+    def test_the_highest_seed(self, train: Forde, tmp_path: Path) -> None:
+        assert train("regression-1d", tmp_path / "r", *SMALL, "--seed", 2**63 - 1).code == 0
+
+    def test_a_single_class_is_named(self, train: Forde, tmp_path: Path) -> None:
+        table = written(tmp_path / "t.csv", quantities().assign(y="k"))
+        result = train(table, tmp_path / "r", *SMALL)
+        assert result.code == 1 and "all 60 labels in 't' are of one class, 'k'" in result.err

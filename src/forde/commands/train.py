@@ -16,6 +16,8 @@ from forde.training.recipe import MODELS
 
 RATE, QUANTITY_RATE = 0.1, 0.003
 """Learning rates of SGD and of Adam."""
+MOST_SEED = 2**63 - 1
+"""Generators take up to 2^64 − 1, and members count on from the seed."""
 
 
 def train(
@@ -86,6 +88,8 @@ def train(
     from forde.training.trained import RECIPE
     from forde.training.writers import TensorBoard
 
+    if not 0 <= seed <= MOST_SEED:
+        raise FordeError(f"--seed is {seed}, but a whole number from 0 to {MOST_SEED} was expected; give another one.")
     loaded = forde.data.load(data, "train", data_dir, target=target, task=task)  # type: ignore[arg-type]
     if augment and not isinstance(loaded, Images):
         raise FordeError(f"--augment needs images, but '{data}' is a table; leave it out.")

@@ -56,6 +56,7 @@ class Recipe:
         images = len(described.shape) == 3
         if model != "mlp" and not images:
             raise FordeError(f"{model} needs images, but '{described.name}' is a table; use --model mlp.")
+        _refuse_one_class(data)
         network = (model, tuple(hidden), tuple(described.shape), described.n_classes, tuple(described.classes))
         if isinstance(data, Images):
             return cls(*network)
@@ -105,6 +106,17 @@ class Recipe:
         if recipe.standardisation is not None and (len(recipe.standardisation.mean),) != recipe.shape:
             raise FordeError("the statistics of the table do not fit its number of features; train again.")
         return recipe
+
+
+def _refuse_one_class(data: Images | Table) -> None:
+    """By its name; whoever trains on the labels knows only numbers."""
+    labels, classes = data.labels if isinstance(data, Images) else data.y, data.description.classes
+    if data.description.n_classes and len(labels) and labels.min() == labels.max():
+        name = classes[int(labels[0])] if classes else int(labels[0])
+        raise FordeError(
+            f"all {len(labels):,} labels in '{data.description.name}' are of one class, '{name}', but at least 2 "
+            "were expected; add data of another class."
+        )
 
 
 def _is_valid(value: dict[str, Any]) -> bool:
