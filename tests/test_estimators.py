@@ -290,7 +290,8 @@ def test_own_network() -> None:
     ("options", "message"),
     [
         ({"hidden": 64}, "a sequence of layer sizes"),
-        ({"n_estimators": 0}, "at least 1 member"),
+        ({"n_estimators": 0}, "n_estimators is 0, but a whole number of at least 1"),
+        ({"n_estimators": 2.5}, "n_estimators is 2.5, but a whole number of at least 1"),
         ({"epochs": 0}, "epochs is 0"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"device": "abacus"}, "unknown device"),

@@ -96,6 +96,9 @@ class _TabularEnsemble(BaseEstimator):
         method = self._method()
         if not np.ptp(X, axis=0).any():
             raise FordeError("every column of X is constant, but at least one that varies was expected; add a feature.")
+        count = self.n_estimators
+        if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 1:
+            raise FordeError(f"n_estimators is {count!r}, but a whole number of at least 1 was expected.")
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self.input_scaler_ = StandardScaler().fit(X)
         ensemble = Ensemble(
