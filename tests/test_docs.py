@@ -37,6 +37,15 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_that_train_have_what_they_need(page: Path) -> None:
+    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if "forde train " in line]
+    for line in lines:
+        for option in ("--data ", "--epochs ", "--run"):
+            assert option in line, f"{page.name}: {line}"
+
+
 def follow_the_recipe(root: Path) -> None:
     """What "Add a method in one file" asks for, in a copy of the repository."""
     package = "src/forde/methods"
