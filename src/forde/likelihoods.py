@@ -167,7 +167,7 @@ class _Regression(Likelihood):
                 "[N, K] were expected; convert them with y.float()."
             )
         if not bool(y.isfinite().all()):
-            raise FordeError("the targets hold NaN or infinite values; remove or impute those rows.")
+            raise FordeError("the targets hold NaN or infinite values; remove those rows or fill in the values.")
 
     def check_output(self, output: Tensor, y: Tensor) -> None:
         targets = 1 if y.ndim == 1 else y.shape[1]

@@ -80,16 +80,15 @@ def test_rows_of_more_than_a_megabyte(tmp_path: Path) -> None:
 @pytest.mark.parametrize("empty", ["", "  "])
 def test_an_empty_label_is_no_class(tmp_path: Path, empty: str) -> None:
     path = write_csv(tmp_path / "a.csv", "x,species", "1,cat", f"2,{empty}", "3,dog", f"4,{empty}")
-    assert "row 1 of" in sentence_of(path) and "no class in the column 'species' (2 such rows in all)" in sentence_of(
-        path
-    )
+    assert "row 2 below the header of" in sentence_of(path)
+    assert "no class in the column 'species' (2 such rows in all); fill" in sentence_of(path)
     parquet = write_table(tmp_path / "a.parquet", x=[1.0, 2.0, 3.0], species=["cat", "dog", empty])
-    assert "row 2 of" in sentence_of(parquet)
+    assert "row 3 (counted from 1) of" in sentence_of(parquet) and "'species'; fill" in sentence_of(parquet)
     missing = write_table(tmp_path / "b.parquet", x=[1.0, 2.0, 3.0], species=["cat", None, "dog"])
-    assert "row 1 of" in sentence_of(missing)
+    assert "row 2 (counted from 1) of" in sentence_of(missing)
     write_csv(tmp_path / "set" / "train.csv", "x,species", "1,cat", "2,dog")
     write_csv(tmp_path / "set" / "test.csv", "x,species", "1,cat", f"2,{empty}")
-    with pytest.raises(FordeError, match=r"row 1 of .*test\.csv' has no class"):
+    with pytest.raises(FordeError, match=r"row 2 below the header of .*test\.csv' has no class"):
         forde.data.load(tmp_path / "set", "test")
 
 

@@ -129,7 +129,7 @@ def test_a_missing_target(tmp_path: Path, target: list[object]) -> None:
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.table({"x": [1.0, 2.0, 3.0], "y": target}), tmp_path / "t.parquet")
-    with pytest.raises(FordeError, match=r"row 1") as raised:
+    with pytest.raises(FordeError, match=r"row 2 \(counted from 1\)") as raised:
         table_of(tmp_path / "t.parquet")
     assert "t.parquet" in str(raised.value) and "\n" not in str(raised.value)
 
@@ -151,9 +151,13 @@ def test_parquet_and_csv_agree_and_splits_share_classes(tmp_path: Path) -> None:
     [
         (CSV, {"target": "spices"}, "did you mean 'species'"),
         ("a,b,y\n1,x,0\n2,z,1\n", {}, "column 'b'"),
-        ("a,b,y\n1,,0\n2,3,1\n", {}, "1 missing or infinite values, the first in row 0"),
-        ("a,b,y\n1,inf,0\n2,-inf,1\n", {}, "2 missing or infinite values, the first in row 0"),
-        ("a,b,y\n1,2,0\n2,1e39,1\n", {}, "1 missing or infinite values, the first in row 1"),
+        ("a,b,y\n1,,0\n2,3,1\n", {}, "a missing or infinite value in row 1 below the header; remove that row or fill"),
+        (
+            "a,b,y\n1,inf,0\n2,-inf,1\n",
+            {},
+            "2 missing or infinite values, the first in row 1 below the header; remove those",
+        ),
+        ("a,b,y\n1,2,0\n2,1e39,1\n", {}, "a missing or infinite value in row 2 below the header"),
         ("a,b,a,y\n1,2,3,0\n2,1,3,1\n", {}, "more than one column 'a'"),
         ("a,y\n1,0\n2\n", {}, "cannot be read as a table"),
         ("a,y\n", {}, "no rows"),
@@ -171,7 +175,7 @@ def test_broken_tables_get_one_sentence(tmp_path: Path, text: str, options: dict
 def test_unknown_class_and_missing_column_in_the_test_file(tmp_path: Path) -> None:
     write(tmp_path / "train.csv")
     write(tmp_path / "test.csv", "width,height,species\n1,2,cow\n")
-    with pytest.raises(FordeError, match=r"row 0 of .*test\.csv.* 'cow'"):
+    with pytest.raises(FordeError, match=r"row 1 below the header of .*test\.csv.* 'cow'"):
         table_of(tmp_path, "test")
     write(tmp_path / "test.csv", "widht,height,species\n1,2,cat\n")
     with pytest.raises(FordeError, match=r"test\.csv.*did you mean 'widht'"):

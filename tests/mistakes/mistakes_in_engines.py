@@ -87,8 +87,8 @@ IN_ENGINES = (
     Mistake(
         "the-last-row-of-a-table-is-dropped",
         "data/tables.py",
-        '            f"{wrong[0]}; remove or impute those rows."\n        )\n    return x',
-        '            f"{wrong[0]}; remove or impute those rows."\n        )\n    return x[:-1]',
+        "partial(row_in_words, path=path))\n    return x",
+        "partial(row_in_words, path=path))\n    return x[:-1]",
         ("tests/data_sets/test_data_tables.py",),
     ),
 )

@@ -181,7 +181,9 @@ def _table(
     with np.errstate(over="ignore"):  # what is too large becomes infinite
         features = x.astype(np.float32)
     if not np.isfinite(features).all():
-        raise FordeError(f"the features in {source} hold NaN or infinite values; remove or impute those rows.")
+        raise FordeError(
+            f"the features in {source} hold NaN or infinite values; remove those rows or fill in the values."
+        )
     n_classes = 0
     if y.dtype.kind != "f":
         n_classes = len(classes) or count_classes((own for _, own in parts.values()), source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,37 @@ def checked_labels(labels: Sequence[int] | np.ndarray, n_classes: int, file: Pat
             "correct the label or name the right data set."
         )
     return array.astype(np.int64)
+
+
+def row_in_words(row: int, path: Path) -> str:
+    """A row as people count them, from 1; a CSV file begins with the names of columns.
+
+    >>> row_in_words(0, Path("a.csv"))
+    'row 1 below the header'
+    """
+    return f"row {row + 1:,} below the header" if path.suffix.lower() == ".csv" else f"row {row + 1:,} (counted from 1)"
+
+
+def check_finite(x: np.ndarray, names: Sequence[str], where: str, row: Callable[[int], str]) -> None:
+    """Refuse rows `[N, D]` with a value that is missing or infinite; `where` and `row` say in words where it is.
+
+    >>> check_finite(np.array([[1.0, 2.0]]), ["a", "b"], "the rows", str)
+    """
+    finite = np.isfinite(x)
+    if finite.all():
+        return
+    place = int(np.flatnonzero(~finite.all(0))[0])
+    wrong = np.flatnonzero(~finite[:, place])
+    first = row(int(wrong[0]))
+    if len(wrong) == 1:
+        raise FordeError(
+            f"column '{names[place]}' in {where} has a missing or infinite value in {first}; remove that row or "
+            "fill in the value."
+        )
+    raise FordeError(
+        f"column '{names[place]}' in {where} has {len(wrong):,} missing or infinite values, the first in {first}; "
+        "remove those rows or fill in the values."
+    )
 
 
 def count_classes(labels: Iterable[np.ndarray], file: Path | str) -> int:

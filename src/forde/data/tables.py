@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from forde.data.checks import MAX_CLASSES, check_class_names, column_statistics
+from forde.data.checks import MAX_CLASSES, check_class_names, check_finite, column_statistics, row_in_words
 from forde.data.description import Description, Table
 from forde.data.parquet import count_rows
 from forde.data.table_files import is_number, no_number, read_columns
@@ -90,9 +91,13 @@ def _check_not_empty(column: Any, name: str, path: Path) -> None:
     rows = np.flatnonzero(np.isin(codes, [-1, *empty]))
     if len(rows):
         raise FordeError(
-            f"row {rows[0]} of '{path}' has no class in the column {name!r} ({len(rows):,} such rows in all); fill it "
-            "in or remove the row."
+            f"{row_in_words(rows[0], path)} of '{path}' has no class in the column {name!r}{_in_all(rows)}; fill it in "
+            "or remove the row."
         )
+
+
+def _in_all(rows: np.ndarray) -> str:
+    return f" ({len(rows):,} such rows in all)" if len(rows) > 1 else ""
 
 
 def _encoded(column: Any) -> tuple[list[Any], np.ndarray]:
@@ -110,14 +115,7 @@ def _features(table: Any, names: Sequence[str], path: Path) -> np.ndarray:
     with np.errstate(over="ignore"):  # what is too large becomes infinite
         for place, column in enumerate(table.columns[: len(names)]):
             x[:, place] = column.to_numpy()
-    finite = np.isfinite(x)
-    if not finite.all():
-        place = int(np.flatnonzero(~finite.all(0))[0])
-        wrong = np.flatnonzero(~finite[:, place])
-        raise FordeError(
-            f"column '{names[place]}' in '{path}' has {len(wrong)} missing or infinite values, the first in row "
-            f"{wrong[0]}; remove or impute those rows."
-        )
+    check_finite(x, names, f"'{path}'", partial(row_in_words, path=path))
     return x
 
 
@@ -134,6 +132,7 @@ def _targets(table: Any, target: str, classes: tuple[str, ...], path: Path) -> n
     if (unknown := np.flatnonzero(labels < 0)).size:
         value = str(values[codes[unknown[0]]])[:MAX_SHOWN]
         raise FordeError(
-            f"row {unknown[0]} of '{path}' has the class '{value}', which the training data does not have."
+            f"{row_in_words(unknown[0], path)} of '{path}' has the class '{value}', which the training data does not "
+            "have; correct it, or remove the row."
         )
     return labels

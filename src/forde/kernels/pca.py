@@ -75,7 +75,9 @@ def _count(batches: Batches, center: bool) -> tuple[int, int, Tensor | None]:
     for batch in batches():
         flat = batch.flatten(1)
         if not bool(flat.isfinite().all()):
-            raise FordeError("the training inputs hold NaN or infinite values; remove or impute those rows.")
+            raise FordeError(
+                "the training inputs hold NaN or infinite values; remove those rows or fill in the values."
+            )
         count, size = count + len(flat), flat.shape[1]
         if center:
             part = flat.sum(0, dtype=torch.float64)

@@ -210,5 +210,5 @@ def check_data(x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
 
 def _check_batch(x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
     if (x.is_floating_point() or x.is_complex()) and not bool(x.isfinite().all()):
-        raise FordeError("the inputs hold NaN or infinite values; remove or impute those rows.")
+        raise FordeError("the inputs hold NaN or infinite values; remove those rows or fill in the values.")
     likelihood.check_targets(y)
