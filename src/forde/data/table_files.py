@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from forde.data.checks import MAX_CLASSES, MAX_NAME, check_class_names
+from forde.data.csv_header import check_bytes, check_is_header
 from forde.data.parquet import column_batches, column_sizes, open_parquet
 from forde.errors import FordeError, unknown_name
 from forde.reading.budget import check_fits
@@ -50,12 +51,14 @@ def _read_csv(path: Path, target: str | int | None, features: Sequence[str] | No
             f"the first line of '{path}' has more than {MAX_HEADER:,} bytes, but it should name the columns; write the "
             "table as Parquet, or with shorter names."
         )
+    check_bytes(header, path)
     columns = header.count(b",") + 1
     try:
         check_fits(size + _CELL_BYTES * _cells(path, size, columns) + _COLUMN_BYTES * columns, path, [path])
         block = min(max(size, csv.ReadOptions().block_size), _BLOCK)
         table = csv.read_csv(path, read_options=csv.ReadOptions(block_size=block, use_threads=size > block))
         _check_names(table.column_names, path)  # whether they are text shows here
+        check_is_header(table.column_names, path)
     except FordeError:
         raise
     except Exception as error:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from forde.data.checks import MAX_CLASSES, check_class_names, check_finite, column_statistics, row_in_words
+from forde.data.csv_header import warn_of_index
 from forde.data.description import Description, Table
 from forde.data.parquet import count_rows
 from forde.data.table_files import is_number, no_number, read_columns
@@ -20,6 +21,8 @@ Task = Literal["classification", "regression"]
 SUFFIXES = (".csv", ".parquet")
 MOST_CLASSES = 100
 """A column of whole numbers with more distinct values is taken for a quantity."""
+MISSING = {"#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
+"""Text that readers of tables take for a missing value, in a column of numbers."""
 
 
 def table_files(path: Path) -> dict[str, Path]:
@@ -48,6 +51,7 @@ def read_table(path: Path, split: str, target: str | int | None, task: Task | No
     training_file = files.get("train", files[split])
     training = read_columns(training_file, target)
     *names, name = training.column_names
+    warn_of_index(names, training_file)
     columns = training if files[split] == training_file else read_columns(files[split], name, names)
     known = {training_file: training.num_rows, files[split]: columns.num_rows}
     sizes = {part: known[file] if file in known else _rows(file) for part, file in files.items()}
@@ -85,7 +89,7 @@ def _classes(column: Any, task: Task | None, name: str, path: Path) -> tuple[str
 
 
 def _check_not_empty(column: Any, name: str, path: Path) -> None:
-    """Refuse a cell without a class: missing, or text without a character."""
+    """Refuse a cell without a class: missing, text without a character, or text that says so."""
     values, codes = _encoded(column)
     empty = [code for code, value in enumerate(values) if isinstance(value, str) and not value.strip()]
     rows = np.flatnonzero(np.isin(codes, [-1, *empty]))
@@ -93,6 +97,13 @@ def _check_not_empty(column: Any, name: str, path: Path) -> None:
         raise FordeError(
             f"{row_in_words(rows[0], path)} of '{path}' has no class in the column {name!r}{_in_all(rows)}; fill it in "
             "or remove the row."
+        )
+    said = [code for code, value in enumerate(values) if isinstance(value, str) and value.strip() in MISSING]
+    rows = np.flatnonzero(np.isin(codes, said))
+    if len(rows):
+        raise FordeError(
+            f"{row_in_words(rows[0], path)} of '{path}' has {values[codes[rows[0]]]!r} in the column {name!r}, which "
+            f"means a missing value{_in_all(rows)}; fill it in or remove the row, or rename the class if it is one."
         )
 
 
