@@ -40,12 +40,26 @@ def unknown_name(kind: str, given: object, known: Iterable[str]) -> FordeError:
     >>> str(unknown_name("method", "forde-pcs", ["forde-pca", "lit"]))
     "unknown method 'forde-pcs'; did you mean 'forde-pca'? Known: forde-pca, lit."
     """
+    asked, (hint, names) = str(given)[:MOST_CHARACTERS], _nearest_and_all(str(given), known)
+    return FordeError(f"unknown {kind} '{asked}'{hint} Known: {names}.")
+
+
+def missing_column(where: str, wanted: str, there: Iterable[str]) -> FordeError:
+    """The error for a table without a column that the training data has, with the nearest one that is there.
+
+    >>> str(missing_column("the given table", "width", ["height", "widht"]))
+    "the given table has no column 'width', as the training data has; did you mean 'widht'? It has: height, widht."
+    """
+    asked, (hint, names) = wanted[:MOST_CHARACTERS], _nearest_and_all(wanted, there)
+    return FordeError(f"{where} has no column '{asked}', as the training data has{hint} It has: {names}.")
+
+
+def _nearest_and_all(asked: str, known: Iterable[str]) -> tuple[str, str]:
     names = sorted(name[:MOST_CHARACTERS] for name in known)
-    asked = str(given)[:MOST_CHARACTERS]
-    near = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
-    hint = f"; did you mean '{near[0]}'?" if near else "."
+    near = difflib.get_close_matches(asked[:MOST_CHARACTERS], names, n=1, cutoff=0.5)
     more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
-    return FordeError(f"unknown {kind} '{asked}'{hint} Known: {', '.join(names[:MOST_NAMES]) or 'none'}{more}.")
+    hint = f"; did you mean '{near[0]}'?" if near else "."
+    return hint, f"{', '.join(names[:MOST_NAMES]) or 'none'}{more}"
 
 
 def first_line(error: BaseException) -> str:

@@ -33,7 +33,7 @@ class TestLoadRun:
         assert float(expected.mean.mean()) > 90
         shuffled = frame[["y", "b", "a"]]
         table = forde.data.load(written(tmp_path / "new.csv", shuffled), target="y")
-        for given in (frame, shuffled, table, torch.tensor(frame[["a", "b"]].to_numpy())):
+        for given in (frame, shuffled, table, frame.assign(note="x"), torch.tensor(frame[["a", "b"]].to_numpy())):
             found = trained.predict(given)
             assert torch.equal(found.member_means, expected.member_means)
             assert torch.equal(found.member_variances, expected.member_variances)
@@ -42,12 +42,39 @@ class TestLoadRun:
     @pytest.mark.parametrize(
         ("given", "complaint"),
         [
-            (pd.DataFrame({"a": [1.0], "bb": [2.0]}), "did you mean 'bb'"),
+            (pd.DataFrame({"a": [1.0], "bb": [2.0]}), "has no column 'b'.*; did you mean 'bb'"),
+            (pd.DataFrame({"a": [1.0], "other": [2.0]}), "given table has no column 'b', as .*It has: a, other"),
             (np.zeros((2, 3)), r"shape \[2, 3\], but \[N, 2\]"),
-            (np.zeros(2), r"shape \[2\], but \[N, 2\]"),
+            (np.zeros(2), r"shape \[2\], but \[N, 2\] was expected; reshape a single row to \[1, 2\]"),
+            (np.zeros(3), r"shape \[3\], but \[N, 2\] was expected; give the features"),
+            ([[1.0, 2.0], [1.0, np.nan]], r"column 'b' in the given rows has a missing .* value in row 2 \(counted"),
+            (pd.DataFrame({"b": [1, 2.0], "a": [np.inf] * 2}), "column 'a' .* has 2 missing or infinite.* in row 1"),
+            ([[1.0, 1e300]], "column 'b' in the given rows has a missing or infinite value in row 1"),
+            (pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, None]}, dtype=object), "column 'b' .* has a missing .* row 2"),
+            (pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, "x"]}), "column 'b' in the given rows has 'x' in row 2"),
+            ([["1", "2"], ["x", "3"]], "column 'a' in the given rows has 'x' in row 2"),
+            ("x", "column .a. in the given rows has .x. in row 1"),
+            ([[1.0, 2.0], [1.0]], "differ in their number of values"),
+            (np.zeros((2, 2), "datetime64[s]"), "hold datetime64.s., but numbers"),
             (forde.data.load("digits", "test"), "images were given"),
         ],
-        ids=["names", "width", "one row", "images"],
+        ids=[
+            "names",
+            "missing column",
+            "width",
+            "one row",
+            "one row of another width",
+            "NaN",
+            "infinite",
+            "too large",
+            "None",
+            "text",
+            "only text",
+            "a word",
+            "ragged",
+            "times",
+            "images",
+        ],
     )
     def test_other_rows_are_refused(self, run: Path, given: Any, complaint: str) -> None:
         with pytest.raises(FordeError, match=complaint):

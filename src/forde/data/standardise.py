@@ -64,11 +64,14 @@ class Standardisation:
         array([[1., 3.]], dtype=float32)
         """
         if x.ndim != 2 or x.shape[1] != len(self.mean):
+            width = len(self.mean)
+            single = f"reshape a single row to [1, {width}]"
             raise FordeError(
-                f"the rows have shape {list(x.shape)}, but [N, {len(self.mean)}] was expected; "
-                "give the features that the ensemble was trained with."
+                f"the rows have shape {list(x.shape)}, but [N, {width}] was expected; "
+                f"{single if x.shape == (width,) else 'give the features that the ensemble was trained with'}."
             )
-        return ((x.astype(np.float64) - self.mean) / self.scale).astype(np.float32)
+        with np.errstate(over="ignore"):  # what is too large becomes infinite
+            return ((x.astype(np.float64) - self.mean) / self.scale).astype(np.float32)
 
     def undo(self, prediction: Prediction) -> Prediction:
         """A prediction of the standardised target in the target's own units; one of classes stays as it is."""

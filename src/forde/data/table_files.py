@@ -12,7 +12,7 @@ import numpy as np
 from forde.data.checks import MAX_CLASSES, MAX_NAME, check_class_names
 from forde.data.csv_header import check_bytes, check_is_header
 from forde.data.parquet import column_batches, column_sizes, open_parquet
-from forde.errors import FordeError, unknown_name
+from forde.errors import FordeError, missing_column, unknown_name
 from forde.reading.budget import check_fits
 from forde.reading.files import check_is_file
 
@@ -134,7 +134,7 @@ def _chosen(schema: Any, target: str | int | None, features: Sequence[str] | Non
     names = [name for name in kinds if name != target] if features is None else list(features)
     for name in names:
         if name not in kinds:
-            raise FordeError(f"in '{path}': {unknown_name('column', name, kinds)}")
+            raise missing_column(f"'{path}'", name, kinds)
     if not names:
         raise FordeError(f"'{path}' has only the target column '{target}'; add columns of features.")
     for name in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import numpy as np
 import torch
 
 from forde import saving
+from forde.data.checks import check_finite
 from forde.data.description import Images, Table
 from forde.ensemble import Ensemble
-from forde.errors import FordeError, unknown_name
+from forde.errors import FordeError, missing_column
 from forde.prediction import Prediction
+from forde.reading.files import MAX_SHOWN
 from forde.training.recipe import Recipe
 from forde.training.run_folder import CONFIG, ENSEMBLE
 
@@ -23,6 +26,7 @@ RECIPE = "recipe"
 """Under which `forde train` keeps it in the run's settings."""
 MAX_CONFIG_BYTES = 1 << 26
 """Enough for the statistics of hundreds of thousands of columns."""
+GIVEN = "the given rows"
 
 
 @dataclass(frozen=True)
@@ -50,20 +54,61 @@ class TrainedRun:
         units = self.recipe.standardisation
         if units is None:
             return self.ensemble.predict(x, batch_size=batch_size)
-        return units.undo(self.ensemble.predict(units.inputs(self._rows(x)), batch_size=batch_size))
+        names = self.recipe.features
+        standard = units.inputs(as_numbers(self._rows(x), names))
+        check_finite(standard, names, GIVEN, _row)
+        return units.undo(self.ensemble.predict(standard, batch_size=batch_size))
 
     def _rows(self, x: Any) -> np.ndarray:
         if isinstance(x, Images):
             raise FordeError("the ensemble was trained on a table, but images were given; give rows of that table.")
         names = x.feature_names if isinstance(x, Table) else getattr(x, "columns", None)
-        values = np.asarray(x.x if isinstance(x, Table) else x)
+        try:
+            values = np.asarray(x.x if isinstance(x, Table) else x)
+        except ValueError:
+            raise FordeError("the given rows differ in their number of values; give as many for each.") from None
         if names is None:
             return values
         place = {str(name): number for number, name in enumerate(names)}
         for name in self.recipe.features:
             if name not in place:
-                raise unknown_name("feature of the given table", name, place)
+                raise missing_column("the given table", name, place)
         return values[:, [place[name] for name in self.recipe.features]]
+
+
+def as_numbers(x: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Rows in float64; the error for anything else names its column and row.
+
+    >>> as_numbers(np.array([[True, 2]], object), ["a", "b"])
+    array([[1., 2.]])
+    """
+    if x.dtype.kind in "biuf":
+        return x.astype(np.float64)
+    if x.dtype.kind in "OSU":
+        try:
+            return x.astype(np.float64)
+        except (TypeError, ValueError):
+            raise _no_number(x, names) from None
+    raise FordeError(f"{GIVEN} hold {x.dtype}, but numbers were expected; encode or drop it.")
+
+
+def _no_number(x: np.ndarray, names: Sequence[str]) -> FordeError:
+    """The error for the first value that is no number."""
+    for row, values in enumerate(np.atleast_2d(x)):
+        for name, value in zip(names, values, strict=False):
+            try:
+                float(value)
+            except (TypeError, ValueError):
+                shown = str(value)[:MAX_SHOWN]
+                return FordeError(
+                    f"column '{name}' in {GIVEN} has '{shown}' in {_row(row)}, but numbers were expected; encode or "
+                    "drop it."
+                )
+    return FordeError(f"{GIVEN} hold something else than numbers; encode or drop it.")
+
+
+def _row(row: int) -> str:
+    return f"row {row + 1:,} (counted from 1)"
 
 
 def load_run(folder: str | Path, *, device: str | torch.device = "cpu") -> TrainedRun:
