@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -334,6 +335,7 @@ def test_refused_by_name(change: str, tmp_path: Path) -> None:
     with pytest.raises(forde.FordeError, match="was started with") as raised:
         train(run, resume=True, **{**options, **after()})
     assert field in str(raised.value) and "\n" not in str(raised.value)
+    assert not re.search('"(py.*:)?[0-9a-f]{16}"', str(raised.value)), "a fingerprint tells nobody anything"
     left = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "log.txt"}
     assert left == kept, "a run that was refused is as it was"
     train(run, resume=True, **{**options, **before()})  # and goes on with what it was started with

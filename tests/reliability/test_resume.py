@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,27 @@ class TestFolder:
         crash(tmp_path / "run", 3)
         with pytest.raises(forde.FordeError, match=field):
             train(tmp_path / "run", resume=True, **change)
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"given": (data()[0] + 1, data()[1])}, "other data: it has changed since .*; restore the data"),
+            (
+                {"trained": forde.Ensemble(lambda: nn.Sequential(nn.Linear(5, 3)), 2)},
+                r"other layers .*: '0' was \"Linear\(.*=8, bias=True\)\", now it is \"Linear\(.*=3, bias=True\)\"\)",
+            ),
+            ({"trained": forde.Ensemble(lambda: nn.Linear(5, 3), 2)}, "a network of other layers"),
+            ({"method": "forde-identity"}, 'the method "forde-pca", but "forde-identity" was given'),
+            ({"method": "deep-ensemble"}, 'the method "forde-pca", but "deep-ensemble" was given'),
+            ({"method": forde.method("forde-pca", repulsion_every=2)}, "method.repulsion_every = 1, but 2 was given"),
+        ],
+        ids=["data", "layers", "one layer", "method", "no repulsion", "option of the method"],
+    )
+    def test_what_changed_is_said_in_words(self, change: dict[str, Any], words: str, tmp_path: Path) -> None:
+        crash(tmp_path / "run", 3)
+        with pytest.raises(forde.FordeError, match=f"was started with .*{words}") as raised:
+            train(tmp_path / "run", resume=True, **change)
+        assert not re.search("[0-9a-f]{16}", str(raised.value).replace(str(tmp_path), "")), "no fingerprints"
 
     def test_settings_that_do_not_matter_may_change(self, tmp_path: Path) -> None:
         crash(tmp_path / "run", 3)

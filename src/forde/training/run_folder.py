@@ -28,8 +28,9 @@ from forde.engine.sharded import share_members
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, RunInterruptedError
 from forde.hashing import json_name
+from forde.training.changes import first_change
 from forde.training.checkpoints import Checkpoint, Checkpoints
-from forde.training.configuration import as_format_1, first_difference, incomparable, short
+from forde.training.configuration import as_format_1, incomparable
 from forde.training.history import Record
 from forde.training.loop import Loop
 from forde.training.optimiser_state import scale_learning_rate
@@ -167,12 +168,8 @@ class RunFolder:
             decisive = as_format_1(decisive, started_with)
         elif incomparable(started_with, decisive):
             log.warning("the run was started under another version of Python, so changes in code are not noticed")
-        if (difference := first_difference(started_with, decisive)) is not None:
-            field, old, new = difference
-            raise FordeError(
-                f"'{self.folder}' was started with {field} = {short(old)}, but {short(new)} was given; "
-                "give the same, or another folder."
-            )
+        if (change := first_change(started_with, decisive)) is not None:
+            raise FordeError(f"'{self.folder}' was started with {change}.")
         return started_with
 
     @property
