@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -21,6 +20,7 @@ import torch
 
 from forde.benchmarks.listening import listening
 from forde.errors import FordeError
+from forde.torch_private import compiler_was_used
 from forde.training.trainer import available_device
 
 Run = Callable[[], object]
@@ -118,7 +118,7 @@ def _alone_on_gpu(job: Job, device: torch.device, repeats: int) -> Timing:
 
 def _forget_earlier_jobs() -> None:
     """Memory goes back to the device, and compilation starts anew instead of running into its limit of variants."""
-    if "torch._dynamo" in sys.modules:
+    if compiler_was_used():
         torch.compiler.reset()
     gc.collect()
     torch.cuda.empty_cache()

@@ -22,9 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from forde.derivatives.channels import BatchNorm, plus, refuse_one_value, spread, through_statistics, wide
 from forde.derivatives.layout import in_layout_of
-
-# Unlike `native_batch_norm` this one says that it changes the statistics, which a trace has to know.
-_kernel = torch.ops.aten._native_batch_norm_legit
+from forde.torch_private import batch_norm_in_training
 
 
 class _Normalise(torch.autograd.Function):
@@ -32,7 +30,7 @@ class _Normalise(torch.autograd.Function):
     def forward(
         ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, *settings: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
-        out, mean, inverse = _kernel(y, weight, bias, *settings)
+        out, mean, inverse = batch_norm_in_training(y, weight, bias, *settings)
         ctx.save_for_backward(y, weight, mean, inverse)
         ctx.mark_non_differentiable(mean, inverse)
         ctx.set_materialize_grads(False)
@@ -148,7 +146,7 @@ def normalise(call: BatchNorm, *, telling: bool = False) -> tuple[Tensor, Tensor
     statistics = () if running_mean is None or running_var is None else (running_mean, running_var)
     settings = (*statistics, True, momentum, eps)
     if telling:
-        out, mean, inverse = _kernel(y, weight, bias, *settings)
+        out, mean, inverse = batch_norm_in_training(y, weight, bias, *settings)
         return out, *_Tell.apply(y, mean, inverse)
     found: tuple[Tensor, Tensor, Tensor] = _Normalise.apply(y, weight, bias, *settings)
     return found

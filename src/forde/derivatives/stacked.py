@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C import _functorch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from forde.derivatives import by_kernels
 from forde.derivatives.wanted import wanted
+from forde.torch_private import stacks
 
 
 class _Linear(torch.autograd.Function):
@@ -95,16 +94,18 @@ def _is_stack(tensor: Tensor | None) -> bool:
     """Whether a tensor inside one `vmap` has a value for each member, and members are the first axis of all values."""
     if tensor is None:
         return True
-    if not _functorch.is_batchedtensor(tensor) or tensor.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+    known = stacks()
+    if known is None or not known.is_stack(tensor) or tensor.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return False
-    inside = _functorch.is_batchedtensor(_functorch.get_unwrapped(tensor))
-    return not inside and _functorch.maybe_get_bdim(tensor) == 0
+    return not known.is_stack(known.whole(tensor)) and known.axis(tensor) == 0
 
 
 def _together(function: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:
     """The function of whole stacks, given what a function inside `vmap` sees of them."""
-    level = next(_functorch.maybe_get_level(tensor) for tensor in tensors if tensor is not None)
-    stacks = [None if tensor is None else _functorch.get_unwrapped(tensor) for tensor in tensors]
-    with temporarily_clear_interpreter_stack():
-        result = function(*stacks)
-    return _functorch._add_batch_dim(result, 0, level)
+    known = stacks()
+    assert known is not None
+    level = next(known.level(tensor) for tensor in tensors if tensor is not None)
+    whole = [None if tensor is None else known.whole(tensor) for tensor in tensors]
+    with known.outside():
+        result = function(*whole)
+    return known.seen_inside(result, 0, level)

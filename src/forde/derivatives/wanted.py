@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from forde.torch_private import will_run
 
 
 def wanted(ctx: Any, n: int) -> list[bool]:
@@ -17,6 +17,7 @@ def wanted(ctx: Any, n: int) -> list[bool]:
 
     All of them must be tensors, or None at the end. Called from inside `backward`, where `ctx` is the node.
 
+    >>> import torch
     >>> class Product(torch.autograd.Function):
     ...     @staticmethod
     ...     def forward(ctx, a, b):
@@ -30,13 +31,6 @@ def wanted(ctx: Any, n: int) -> list[bool]:
     [False, True]
     """
     first, *others = ctx.needs_input_grad[:n]
-    others = [need and _will_run(ctx.next_functions[i][0]) for i, need in enumerate(others, start=1)]
+    others = [need and will_run(ctx.next_functions[i][0]) for i, need in enumerate(others, start=1)]
     # Where nobody wants the others, the node runs for the first one alone.
-    return [first and (not any(others) or _will_run(ctx.next_functions[0][0])), *others]
-
-
-def _will_run(node: Any) -> bool:
-    try:
-        return bool(torch._C._will_engine_execute_node(node))
-    except RuntimeError:  # torch does not answer for a leaf whose gradient `autograd.grad` returns: that one is wanted
-        return True
+    return [first and (not any(others) or will_run(ctx.next_functions[0][0])), *others]

@@ -22,7 +22,6 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from forde.derivatives import ShapesForCudnn, TwiceDifferentiable, by_formulas, by_kernels
@@ -49,6 +48,7 @@ from forde.forward import explaining_forward
 from forde.methods.base import Method
 from forde.rules import Forces
 from forde.spaces import View
+from forde.torch_private import batch_norms, counts_writes, version_of
 
 log = logging.getLogger(__name__)
 
@@ -442,7 +442,7 @@ class Engine(ABC):
 
         BatchNorm's need no copies: `still_statistics` keeps them.
         """
-        norms = [name for name, module in self._modules(unit).named_modules() if isinstance(module, _BatchNorm)]
+        norms = [name for name, module in self._modules(unit).named_modules() if isinstance(module, batch_norms())]
         buffers = self.buffers(unit) if tensors is None else {n: tensors[n] for n in self.buffers(unit)}
         others = {n: b.clone() for n, b in buffers.items() if n.rpartition(".")[0] not in norms}
         if not others:
@@ -468,9 +468,9 @@ class Engine(ABC):
         if differentiate:
             inputs = differentiable(inputs)
         # A network that works in place has a copy to write to; whether it does so, its first pass tells.
-        copies = self._writes_to_inputs.get(unit, tensors is None)
+        copies = self._writes_to_inputs.get(unit, tensors is None) or not counts_writes(inputs)
         given = inputs.clone() if copies else inputs
-        version = _version(given)
+        version = version_of(given)
         with ExitStack() as stack:
             if self.precision == "bf16":
                 stack.enter_context(torch.autocast(x.device.type, torch.bfloat16))
@@ -485,8 +485,8 @@ class Engine(ABC):
         if copies:
             view = replace(view, x=inputs)
             if tensors is None:
-                self._writes_to_inputs[unit] = _version(given) != version
-        elif _version(given) != version:
+                self._writes_to_inputs[unit] = version_of(given) != version
+        elif version_of(given) != version:
             raise FordeError(
                 "the forward pass changed its input in place, which it did not do before; write x = x - 1 instead of "
                 "x -= 1, or begin it with x = x.clone()."
@@ -550,8 +550,3 @@ class Engine(ABC):
     def _explaining(self) -> AbstractContextManager[None]:
         space = self.method.space
         return explaining_second_derivatives() if space is not None and space.needs_input_gradient else nullcontext()
-
-
-def _version(x: Tensor) -> int:
-    """How often a tensor was written to, as far as that is counted."""
-    return 0 if x.is_inference() else x._version

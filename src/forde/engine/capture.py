@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from forde.errors import FordeError
 from forde.spaces import FeatureLayer
+from forde.torch_private import batch_norms
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def last_kept(kept: list[Tensor], layer: FeatureLayer | None) -> Tensor | None:
 @contextmanager
 def still_statistics(network: nn.Module) -> Iterator[None]:
     """BatchNorm normalises by the batch inside, but does not move its running statistics."""
-    moving = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    moving = [m for m in network.modules() if isinstance(m, batch_norms()) and m.track_running_stats]
     for module in moving:
         module.track_running_stats = False
     try:

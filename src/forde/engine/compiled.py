@@ -39,6 +39,7 @@ from forde.kernels.metric import Identity, Spectral
 from forde.kernels.rbf import RBF
 from forde.methods.base import Method
 from forde.rules import Forces
+from forde.torch_private import copy_each
 
 log = logging.getLogger(__name__)
 
@@ -463,7 +464,7 @@ class _Compiled(CapturedSteps):
                 new.append(value)
         with torch.no_grad():
             for old, new in by_type.values():
-                torch._foreach_copy_(old, new)
+                copy_each(old, new)
         self._new_buffers = []
 
     def _match_layouts(self) -> None:

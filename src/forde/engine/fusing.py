@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, fx
 
+from forde import torch_private
+from forde.torch_private import has_compiler, has_triton
+
 
 def can_fuse(device: torch.device) -> bool:
     """Whether torch's compiler can work for this device: Triton for a GPU, a C++ compiler for the CPU."""
+    if not has_compiler():
+        return False
     if device.type == "cuda":
-        from torch.utils._triton import has_triton
-
-        return bool(has_triton())
+        return has_triton()
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
@@ -32,22 +35,7 @@ def fused(graph: fx.GraphModule, *, read_at_once: int | None = None) -> Callable
     def call(*given: Tensor) -> Sequence[Tensor]:
         nonlocal compiled
         if compiled is None:
-            compiled = _compile(graph, given, options)
+            compiled = torch_private.compiled(graph, given, options)
         return compiled(*given)
 
     return call
-
-
-def _compile(
-    graph: fx.GraphModule, given: Sequence[Tensor], options: dict[str, int] | None
-) -> Callable[..., Sequence[Tensor]]:
-    import torch._inductor
-    from torch._guards import TracingContext, tracing
-    from torch._subclasses import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    mode = FakeTensorMode(shape_env=ShapeEnv())
-    inputs: list[torch._inductor.InputType] = [mode.from_tensor(t.detach(), static_shapes=True) for t in given]
-    with tracing(TracingContext(mode)):  # without one, torch caches nothing between runs
-        compiled: Callable[..., Sequence[Tensor]] = torch._inductor.compile(graph, inputs, options)
-    return compiled

@@ -27,6 +27,7 @@ from forde.derivatives.by_formulas import normalise_by
 from forde.derivatives.channels import BatchNorm, affine, wide
 from forde.derivatives.convolution import PLAIN, TRANSPOSED
 from forde.errors import FordeError
+from forde.torch_private import version_of
 
 MeanAndInverse = tuple[Tensor, Tensor]
 """μ and r, `[C]` each."""
@@ -92,7 +93,7 @@ class Recording(TorchFunctionMode):
             return out
         out = func(*args, **kwargs)
         if self.values is not None and func in LAYERS and args:
-            self.values.append(_Values(args[0], out, (args[0]._version, out._version)))
+            self.values.append(_Values(args[0], out, (version_of(args[0]), version_of(out))))
         return out
 
 
@@ -163,7 +164,7 @@ class Replaying(TorchFunctionMode):
     def _layer(
         self, func: Callable[..., Tensor], whole: _Values | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Tensor:
-        if whole is None or whole.versions != (whole.read._version, whole.wrote._version):
+        if whole is None or whole.versions != (version_of(whole.read), version_of(whole.wrote)):
             return func(*args, **kwargs)
         read, *others = args
         out = func(self._linked(read, whole.read), *others, **kwargs)

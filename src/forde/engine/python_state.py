@@ -13,14 +13,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from forde.random_state import SOURCES
+from forde.torch_private import (
+    RECURRENT,
+    batch_norms,
+    hooks_of_layer,
+    hooks_of_tensors,
+    layers_in,
+    parameters_in,
+    untold,
+    version_of,
+)
 
 INTERNAL = frozenset(vars(nn.Module())) - {"training"}
-RECURRENT = frozenset({"_flat_weights", "_flat_weight_refs"})
-"""Where recurrent layers list their own parameters once more."""
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def hooks_of(network: nn.Module) -> str | None:
@@ -30,8 +36,10 @@ def hooks_of(network: nn.Module) -> str | None:
     >>> hooks_of(network), network[0].register_forward_hook(print) is None, hooks_of(network)
     (None, False, "layer '0' has hooks")
     """
+    if untold() is not None:  # so there may be some
+        return untold()
     for name, module in network.named_modules():
-        if any(getattr(module, kind) for kind in HOOKS):
+        if any(hooks_of_layer(module)):
             return f"{_layer(name)} has hooks"
     for name, parameter in network.named_parameters():
         if has_tensor_hooks(parameter):
@@ -41,7 +49,7 @@ def hooks_of(network: nn.Module) -> str | None:
 
 def has_tensor_hooks(tensor: Tensor) -> bool:
     """Whether code of the user's runs when a tensor's gradient is there."""
-    return bool(tensor._backward_hooks) or bool(tensor._post_accumulate_grad_hooks)
+    return any(hooks(tensor) for hooks in hooks_of_tensors())
 
 
 def difference(networks: Sequence[nn.Module]) -> str | None:
@@ -91,7 +99,7 @@ def unstackable(networks: Sequence[nn.Module]) -> str | None:
             return f"{_layer(name)} is scripted or traced"
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
             return f"{_layer(name)} has sparse gradients"
-        if isinstance(module, _BatchNorm) and module.momentum is None and module.track_running_stats:
+        if isinstance(module, batch_norms()) and module.momentum is None and module.track_running_stats:
             return f"{_layer(name)} has momentum=None, for which Python must know a number of batches"
     return difference(networks)
 
@@ -176,8 +184,6 @@ def functions_of(modules: Sequence[nn.Module]) -> list[types.FunctionType]:
 
 STATELESS = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.Sequential, nn.ModuleList, nn.Identity)
 """Modules whose output depends on no attribute, and so on none that could change."""
-_BACKWARD_HOOKS = attrgetter("_backward_hooks")
-_ACCUMULATED_HOOKS = attrgetter("_post_accumulate_grad_hooks")
 _REQUIRES_GRAD = attrgetter("requires_grad")
 
 
@@ -203,11 +209,13 @@ class Watch:
     def _look(self) -> None:
         networks = self._networks
         modules = [module for network in networks for module in network.modules()]
-        self._hooks = [getattr(module, kind) for module in modules for kind in HOOKS]
+        hooks: list[Any] = [each for module in modules for each in hooks_of_layer(module)]
+        self._hooks = hooks if untold() is None else [UNSEEN]  # one cannot tell: look closer each time
+        self._tensor_hooks = hooks_of_tensors()
         self._parameters = [parameter for network in networks for parameter in network.parameters()]
         self._trained = [parameter.requires_grad for parameter in self._parameters]
         held = [(vars(module), list(attributes(module))) for module in modules if type(module) not in STATELESS]
-        held += [(module._modules, list(module._modules)) for module in modules if module._modules]
+        held += [(inner, list(inner)) for inner in map(layers_in, modules) if inner]
         held += [(each, list(each)) for each in _inner_dicts(modules)]
         self._dicts = [each for each, keys in held if keys]
         self._all_dicts = [*self._dicts, *(vars(module) for module in modules if type(module) in STATELESS)]
@@ -220,7 +228,7 @@ class Watch:
         self._cells = [cell for value in functions_of(modules) for cell in value.__closure__ or ()]
         self._bound = [cell.cell_contents for cell in self._cells]
         self._written = [value for values in self._values for value in values if type(value) is Tensor]
-        self._versions = [tensor._version for tensor in self._written]
+        self._versions = list(map(version_of, self._written))
         self._snapshots = [_snapshot(network) for network in networks]
 
     def change(self) -> str | None:
@@ -230,12 +238,11 @@ class Watch:
                 all(cell.cell_contents is bound for cell, bound in zip(self._cells, self._bound, strict=True))
                 and not any(self._hooks)
                 and list(map(_REQUIRES_GRAD, self._parameters)) == self._trained
-                and [tensor._version for tensor in self._written] == self._versions
+                and list(map(version_of, self._written)) == self._versions
                 and [getter(each) for getter, each in zip(self._getters, self._dicts, strict=True)] == self._values
                 and list(map(len, self._all_dicts)) == self._sizes
                 and self._lists == self._items
-                and not any(map(_BACKWARD_HOOKS, self._parameters))
-                and not any(map(_ACCUMULATED_HOOKS, self._parameters))
+                and not any(any(map(hooks, self._parameters)) for hooks in self._tensor_hooks)
             ):
                 return None
         except (RuntimeError, ValueError, TypeError, KeyError):  # two tensors that are not the same object, or one less
@@ -281,8 +288,8 @@ def _snapshot(network: nn.Module) -> dict[str, dict[str, Any]]:
     """For each layer what it holds, as values that stay when it changes in place."""
     found = {}
     for name, module in network.named_modules():
-        trained = {f"{key}.requires_grad": p.requires_grad for key, p in module._parameters.items() if p is not None}
-        kind = {"type": type(module), "layers": [id(child) for child in module._modules.values()]}
+        trained = {f"{key}.requires_grad": p.requires_grad for key, p in parameters_in(module).items() if p is not None}
+        kind = {"type": type(module), "layers": [id(child) for child in layers_in(module).values()]}
         found[name] = {**kind, **trained, **{key: _copied(value) for key, value in attributes(module).items()}}
     return found
 

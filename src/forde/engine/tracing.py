@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from forde.engine.base import Engine
 from forde.engine.exchange import exchange
 from forde.kernels.distance import in_one_piece
 from forde.methods.base import Method
+from forde.torch_private import traced
 
 
 @dataclass(frozen=True)
@@ -167,11 +167,9 @@ def _record(function: Callable[..., list[Tensor]], arguments: tuple[Any, ...]) -
     """The operations of a function, mutations removed."""
     # In one thread autograd's order depends on the function alone, and so does what compilers find in their caches.
     with torch.autograd.set_multithreading_enabled(False):
-        once = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
+        once = traced(function, arguments)
     # A second pass over plain operations: autograd and functionalisation do not nest.
-    graph: fx.GraphModule = make_fx(
-        functionalize(once, remove="mutations"), tracing_mode="fake", _allow_non_fake_inputs=True
-    )(*arguments)
+    graph = traced(functionalize(once, remove="mutations"), arguments)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
@@ -257,6 +255,8 @@ VIEWS = {
 """Not marked pointwise, but as cheap. Not `as_strided`: for it the compiler writes its input to memory."""
 FILLS = {"full", "zeros", "ones", "empty", "full_like", "zeros_like", "ones_like", "scalar_tensor", "arange", "eye"}
 
+Operation: Any = type(torch.ops.aten.add.Tensor)
+
 
 def _is_cheap(node: fx.Node) -> bool:
     """Whether a compiler merges the operation into its neighbours instead of writing its result to memory."""
@@ -264,11 +264,10 @@ def _is_cheap(node: fx.Node) -> bool:
         return node.op == "placeholder"
     if node.target is operator.getitem:
         return False
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or _is_random(node):
+    if not isinstance(node.target, Operation) or _is_random(node):
         return False
-    name = target._schema.name.removeprefix("aten::")
-    return torch.Tag.pointwise in target.tags or name in VIEWS or name in FILLS
+    name = _name(node.target)
+    return torch.Tag.pointwise in node.target.tags or name in VIEWS or name in FILLS
 
 
 def _in_memory(node: fx.Node) -> bool:
@@ -294,15 +293,17 @@ def _is_junction(node: fx.Node) -> bool:
 
 def _is_reduction(node: fx.Node) -> bool:
     """Whether the compiler merges the operation with the pointwise ones before it."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return target._schema.name.removeprefix("aten::") in {"sum", "mean", "var_mean", "amax", "amin", "var"}
+    return _name(node.target) in {"sum", "mean", "var_mean", "amax", "amin", "var"}
 
 
 def _is_random(node: fx.Node) -> bool:
-    target = node.target
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+    return isinstance(node.target, Operation) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def _name(target: Any) -> str | None:
+    """Of one of torch's own operations, whatever it is given; None for anything else."""
+    own = isinstance(target, Operation) and target.namespace == "aten"
+    return target.overloadpacket.__name__ if own else None
 
 
 def _is_tuple(node: fx.Node) -> bool:

@@ -15,6 +15,7 @@ from forde.engine.python_state import sources_of
 from forde.engine.records import Differentiable
 from forde.engine.tracing import Traced, seen_by
 from forde.random_state import TORCH, get_random_state, set_random_state
+from forde.torch_private import counts_writes, version_of
 
 
 def plain_parts(engine: Engine, unit: int, x: Tensor, y: Tensor, *, repel: bool, metric: Tensor | None) -> Parts:
@@ -102,7 +103,7 @@ class Position:
         self._engine, self._device = engine, device
         self._buffers = [engine.buffers(unit) for unit in range(len(engine.leaves))]
         self._values = [{name: buffer.clone() for name, buffer in unit.items()} for unit in self._buffers]
-        self._weights = [(leaf, leaf._version, leaf.detach().clone()) for leaf in engine.parameters()]
+        self._weights = [(leaf, version_of(leaf), leaf.detach().clone()) for leaf in engine.parameters()]
         self._sources = [each for member in engine.ensemble.members for each in sources_of(member)]
         self._random = get_random_state(device, self._sources)
         self.drew = False
@@ -119,7 +120,7 @@ class Position:
             for name, buffer in self._engine.buffers(unit).items():
                 if before.get(name) is not buffer:
                     return f"its forward pass puts another tensor in the place of its buffer '{name}'"
-        if any(parameter._version != version for parameter, version, _ in self._weights):
+        if any(_was_written(*weights) for weights in self._weights):
             return "its forward pass changes its weights"
         return None
 
@@ -131,9 +132,14 @@ class Position:
                     if name in values and buffer.shape == values[name].shape:
                         buffer.copy_(values[name])
             for parameter, version, value in self._weights:
-                if parameter._version != version:
+                if version_of(parameter) != version:
                     parameter.copy_(value)
         set_random_state(self._random, self._sources)
+
+
+def _was_written(parameter: Tensor, version: int, value: Tensor) -> bool:
+    """Whether somebody wrote to a parameter, or, where torch does not count that, changed it."""
+    return version_of(parameter) != version and (counts_writes(parameter) or not torch.equal(parameter, value))
 
 
 @contextmanager

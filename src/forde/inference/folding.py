@@ -16,6 +16,7 @@ from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from forde.random_state import get_random_state
+from forde.torch_private import FORWARD_HOOKS, hooks_of_layer, untold
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +68,14 @@ def folded(network: nn.Module) -> nn.Module:
 
 
 def has_hooks(network: nn.Module) -> bool:
-    """Whether code of the user's runs before or after some layer's forward pass.
+    """Whether code of the user's runs before or after some layer's forward pass, or torch does not tell.
 
     >>> network = nn.Sequential(nn.ReLU())
     >>> handle = network[0].register_forward_hook(lambda layer, inputs, output: None)
     >>> has_hooks(network), handle.remove(), has_hooks(network)
     (True, None, False)
     """
-    return any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    return untold() is not None or any(any(hooks_of_layer(m, FORWARD_HOOKS)) for m in network.modules())
 
 
 class _Proxy(fx.Proxy):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from forde.torch_private import version_of
+
 
 class Untouched:
     """Hands out a copy of a batch, and another one once somebody has written to it. The batch itself stays as it is.
@@ -22,7 +24,7 @@ class Untouched:
 
     def copy(self) -> Tensor:
         """The batch as it was, in memory of its own."""
-        if self._copy is None or self._copy._version != self._version:
+        if self._copy is None or version_of(self._copy) != self._version:
             self._copy = self._batch.clone()
-            self._version = self._copy._version
+            self._version = version_of(self._copy)
         return self._copy

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from forde.torch_private import weighted_differences
+
 CHUNK = 1 << 24
 """Numbers held at once while differences are formed (64 MiB in float32)."""
 
@@ -89,9 +91,7 @@ class _AmongThemselves(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (mapped,) = ctx.saved_tensors
         places, weight = mapped.transpose(0, 1).contiguous(), (2 * gradients[0]).permute(2, 0, 1).contiguous()
-        # Σ_j w_ij (z_i − z_j)/d_ij, with d = 1 where a distance would stand
-        result: Tensor = torch.ops.aten._cdist_backward(weight, places, places, 2.0, torch.ones_like(weight))
-        return result.transpose(0, 1), None
+        return weighted_differences(weight, places).transpose(0, 1), None
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from forde.kernels.bandwidth import Bandwidth, Median, as_bandwidth
 from forde.kernels.base import Kernel, Similarity
 from forde.kernels.distance import squared_distances
 from forde.kernels.metric import Identity, Metric
+from forde.torch_private import same_storage
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,5 @@ class RBF(Kernel):
 
 
 def _same_numbers(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors show the same memory in the same way; asked of the storage, which a traced tensor has too."""
-    same_storage = a.untyped_storage()._cdata == b.untyped_storage()._cdata
-    return same_storage and (a.shape, a.stride(), a.storage_offset()) == (b.shape, b.stride(), b.storage_offset())
+    """Whether two tensors show the same memory in the same way."""
+    return same_storage(a, b) and (a.shape, a.stride(), a.storage_offset()) == (b.shape, b.stride(), b.storage_offset())

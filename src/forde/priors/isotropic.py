@@ -10,6 +10,7 @@ from torch import Tensor
 
 from forde.errors import FordeError
 from forde.priors.base import Prior
+from forde.torch_private import add_each
 
 
 @dataclass(frozen=True)
@@ -40,4 +41,4 @@ def add_decay(parameters: Iterable[Tensor], weight_decay: float) -> None:
     trained = [parameter for parameter in parameters if parameter.grad is not None]
     if weight_decay and trained:
         with torch.no_grad():
-            torch._foreach_add_([p.grad for p in trained if p.grad is not None], trained, alpha=weight_decay)
+            add_each([p.grad for p in trained if p.grad is not None], trained, weight_decay)

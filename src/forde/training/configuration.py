@@ -21,6 +21,7 @@ from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.hashing import json_name
 from forde.methods import Method
+from forde.torch_private import SCHEDULER_POSITION
 from forde.training.code_prints import comparable
 from forde.training.data_prints import describe_data
 from forde.training.feed import Feed, LoaderFeed
@@ -32,7 +33,7 @@ HOW_IT_COMPUTES = {"params", "foreach", "fused", "capturable", "differentiable"}
 """In a parameter group of an optimiser; engines may change them."""
 
 
-NOT_SETTINGS = {"optimizer", "step", "_step_count", "_last_lr", "_get_lr_called_within_step", "_is_initial"}
+NOT_SETTINGS = {"optimizer", "step"} | SCHEDULER_POSITION
 """In a scheduler: where it stands, and whom it serves."""
 
 

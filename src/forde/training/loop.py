@@ -24,6 +24,7 @@ from forde.random_state import (
     set_source_state,
     source_state,
 )
+from forde.torch_private import mark_as_stepped
 from forde.training.checkpoints import Checkpoint
 from forde.training.diagnostics import probe
 from forde.training.feed import Feed
@@ -231,7 +232,7 @@ class Loop:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(like(self.scheduler.state_dict(), state["scheduler"]))
         # torch warns of a scheduler that is stepped before its optimiser, which knows nothing of an earlier process.
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        mark_as_stepped(self.optimizer)
         for name in ("epoch", "step", "steps", "skipped", "roll_backs", "patience"):
             setattr(self, name, int(state[name]))
         self.seconds = float(state["seconds"])

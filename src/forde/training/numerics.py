@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from forde.engine import Engine, StepReport
 from forde.ensemble import Ensemble
 from forde.errors import NonFiniteError
+from forde.torch_private import copy_each
 
 NonFinite = Literal["stop", "skip", "roll_back"]
 """What to do about a loss or gradient that is not finite."""
@@ -54,7 +55,7 @@ class CarefulStep:
 def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
     if targets:
         with torch.no_grad():
-            torch._foreach_copy_(targets, sources)
+            copy_each(targets, sources)
 
 
 def refuse_non_finite_weights(ensemble: Ensemble, *, epoch: int) -> None:

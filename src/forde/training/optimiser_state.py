@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from forde.engine import Engine
 from forde.errors import FordeError
+from forde.torch_private import schedulers_in
 from forde.training.plain import like, to_plain
 
 SCALARS = ("step", "mu_product")
@@ -116,7 +117,7 @@ def scale_learning_rate(optimizer: Optimizer, scheduler: Any, factor: float) -> 
         for key in ("lr", "initial_lr", "max_lr", "min_lr"):
             if key in group:
                 group[key] *= factor
-    for each in (scheduler, *getattr(scheduler, "_schedulers", ())):
+    for each in (scheduler, *schedulers_in(scheduler)):
         if hasattr(each, "base_lrs"):
             each.base_lrs = [lr * factor for lr in each.base_lrs]
 
