@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import forde
+from forde.engine.guards import refuse_once_differentiable
 from forde.models import MLP
 
 
@@ -236,6 +237,25 @@ class OnceDifferentiable(torch.autograd.Function):
 class UsesOnce(MLP):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(OnceDifferentiable.apply(x))
+
+
+class CompiledFunctionBackward(torch.autograd.Function):
+    """Named as torch names the derivative of what `torch.compile` compiled."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        return 2 * gradient
+
+
+def test_a_compiled_derivative_is_refused_before_its_own_is_asked_for() -> None:
+    z = CompiledFunctionBackward.apply(torch.ones(2, requires_grad=True)).exp()
+    with pytest.raises(forde.FordeError, match=r"aot_autograd.*without torch\.compile") as error:
+        refuse_once_differentiable(z)
+    check_sentence(error)
 
 
 class FusedAttention(nn.Module):

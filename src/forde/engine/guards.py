@@ -170,10 +170,10 @@ def are_probabilities(output: Tensor) -> bool:
 
 
 def refuse_once_differentiable(z: Tensor) -> None:
-    """Find operations marked `@once_differentiable` in the graph of z.
+    """Find operations marked `@once_differentiable`, and what `torch.compile` compiled, in the graph of z.
 
     torch would raise when their second derivative is run, but a backward pass that asks for the parameters only never
-    reaches them: the repulsion would be silently lost.
+    reaches them (in torch 2.6 also none that was compiled): the repulsion would be silently lost.
     """
     seen, waiting = set(), [z.grad_fn]
     while waiting:
@@ -182,6 +182,8 @@ def refuse_once_differentiable(z: Tensor) -> None:
             continue
         if node.name() == "torch::autograd::Error":
             raise no_second_derivative("marked once_differentiable")
+        if node.name() == "CompiledFunctionBackwardBackward":
+            raise no_second_derivative("torch.compile with aot_autograd does not currently support double backward")
         seen.add(node)
         waiting.extend(following for following, _ in node.next_functions)
 
