@@ -4,13 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test lint docs bench clean
+# What `make test-oldest` asks pip for; empty: a build of torch 2.6.0 for the CPU.
+TORCH ?=
+
+.PHONY: demo test test-oldest lint docs bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/forde demo
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto
+
+test-oldest:
+	$(PYTHON) tests/oldest.py --torch '$(TORCH)' $(OPTIONAL)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -36,4 +42,4 @@ $(VENV)/.dev: $(INPUTS) | $(VENV)/bin/python
 	@touch $@ $(VENV)/.demo
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
