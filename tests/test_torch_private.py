@@ -160,7 +160,7 @@ def test_the_compiler_works_without_its_cache(missing: Any) -> None:
     missing("torch._guards.TracingContext", "torch._guards.tracing")
     x = torch.randn(3)
     graph = torch_private.traced(lambda x: [x.sin() + 1], (x,))
-    torch.testing.assert_close(torch_private.compiled(graph, (x,), None)(x)[0], x.sin() + 1)
+    torch.testing.assert_close(torch_private.compile_graph(graph, (x,), None)(x)[0], x.sin() + 1)
 
 
 @pytest.mark.skipif(not can_fuse(torch.device("cpu")), reason="needs a C++ compiler")
@@ -169,7 +169,7 @@ def test_what_is_in_the_compilers_cache_can_be_compiled_again() -> None:
     x = torch.randn(3)
     for _ in range(2):
         graph = torch_private.traced(lambda x: [x.cos() - 3], (x,))
-        torch.testing.assert_close(torch_private.compiled(graph, (x,), None)(x)[0], x.cos() - 3)
+        torch.testing.assert_close(torch_private.compile_graph(graph, (x,), None)(x)[0], x.cos() - 3)
 
 
 def test_without_a_dispatch_mode_there_is_no_cuda_graph(missing: Any) -> None:

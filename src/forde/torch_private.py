@@ -294,11 +294,11 @@ def has_triton() -> bool:
     return ask is not None and bool(ask())
 
 
-def compiled(
+def compile_graph(
     graph: fx.GraphModule, given: Sequence[Tensor], options: dict[str, int] | None
 ) -> Callable[..., Sequence[Tensor]]:
     """A traced graph as a function of tensors of the given shapes, where `has_compiler`."""
-    compile_graph, fake_mode, shapes = map(_find, COMPILER)
+    ask, fake_mode, shapes = map(_find, COMPILER)
     context, tracing = _find("torch._guards.TracingContext"), _find("torch._guards.tracing")
 
     def compile_once() -> Callable[..., Sequence[Tensor]]:
@@ -306,7 +306,7 @@ def compiled(
         inputs = [mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in given]
         cached = context is not None and tracing is not None
         with tracing(context(mode)) if cached else nullcontext():  # without one, torch caches nothing between runs
-            found: Callable[..., Sequence[Tensor]] = compile_graph(graph, inputs, options)
+            found: Callable[..., Sequence[Tensor]] = ask(graph, inputs, options)
         return found
 
     try:

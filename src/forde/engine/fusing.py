@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, fx
 
-from forde import torch_private
-from forde.torch_private import has_compiler, has_triton
+from forde.torch_private import compile_graph, has_compiler, has_triton
 
 
 def can_fuse(device: torch.device) -> bool:
@@ -35,7 +34,7 @@ def fused(graph: fx.GraphModule, *, read_at_once: int | None = None) -> Callable
     def call(*given: Tensor) -> Sequence[Tensor]:
         nonlocal compiled
         if compiled is None:
-            compiled = torch_private.compiled(graph, given, options)
+            compiled = compile_graph(graph, given, options)
         return compiled(*given)
 
     return call
