@@ -685,7 +685,7 @@ def test_labels_are_looked_at_once_per_batch(
         ({"diagnostics_every": -1}, "diagnostics_every is -1"),
         ({"seed": 1.5}, "seed is 1.5"),
         ({"seed": -1}, "seed is -1"),
-        ({"lr": "0.1"}, "lr is '0.1', but a positive number"),
+        ({"lr": "0.1"}, "lr is '0.1', but 0 or a positive number"),
         ({"lr": -1}, "lr is -1"),
         ({"lr": 0.5, "optimizer": torch.optim.Adam}, "lr=0.5 is for the default optimiser"),
     ],

@@ -206,7 +206,8 @@ class TestFit:
     def fit(self, network: Callable[[], nn.Module], engine: str, n: int = 44, **options: object):
         x, y = torch.randn(n, 6, generator=torch.Generator().manual_seed(0)), torch.arange(n) % 3
         ensemble = forde.Ensemble(network, 3)
-        options = {"epochs": 3, "lr": 0.05, "batch_size": 12, **options}
+        rate = {} if "optimizer" in options else {"lr": 0.05}
+        options = {"epochs": 3, "batch_size": 12, **rate, **options}
         history = forde.fit(
             ensemble, options.pop("method", "forde-pca"), (x, y), engine=engine, progress=False, **options
         )

@@ -82,12 +82,12 @@ def whole_number(name: str, value: object, *, at_least: int) -> int:
     return int(value)
 
 
-def positive_number(name: str, value: object) -> float:
-    """An option that must be a positive number, or the error that says so.
+def number_from_0(name: str, value: object) -> float:
+    """An option that must be 0 or a positive number, or the error that says so.
 
-    >>> positive_number("lr", 0.1)
+    >>> number_from_0("lr", 0.1)
     0.1
     """
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not 0 < float(value) < float("inf"):
-        raise FordeError(f"{name} is {value!r}, but a positive number was expected.")
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not 0 <= float(value) < float("inf"):
+        raise FordeError(f"{name} is {value!r}, but 0 or a positive number was expected.")
     return float(value)

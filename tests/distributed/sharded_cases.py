@@ -65,7 +65,7 @@ METHODS = {**SPACES, **VARIANTS}
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "low memory": {"memory": "low"},
-    "adam": {"optimizer": lambda p: torch.optim.Adam(p, lr=1e-2)},
+    "adam": {"optimizer": lambda p: torch.optim.Adam(p, lr=1e-2), "lr": None},
     "an order for each member": {"independent_data": True},
     "loader": {},
 }

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from forde.engine import Engine
 from forde.ensemble import Ensemble
-from forde.errors import FordeError, positive_number
+from forde.errors import FordeError, number_from_0
 from forde.methods import Method
 from forde.priors import EmpCov
 from forde.training.schedule import paper_factor
@@ -44,7 +44,7 @@ def make_optimiser(
             "and leave lr out."
         )
     if optimizer is None:
-        lr = positive_number("lr", DEFAULT_LR if lr is None else lr)
+        lr = number_from_0("lr", DEFAULT_LR if lr is None else lr)
         tuner: Optimizer = torch.optim.SGD(runner.parameters(), lr=lr, momentum=0.9, nesterov=True)
         for prior in method.priors:
             if isinstance(prior, EmpCov) and lr * prior.max_curvature >= NESTEROV_LIMIT:
