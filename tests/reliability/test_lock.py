@@ -102,6 +102,7 @@ def test_a_lock_left_behind_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / NAME).write_text("")
     train(tmp_path / "run")
+    assert (tmp_path / "run" / "ensemble").is_dir() and not (tmp_path / "run" / NAME).exists()
 
 
 def test_released_after_a_crash(tmp_path: Path) -> None:
