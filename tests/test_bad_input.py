@@ -12,8 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import forde
-from forde.engine.guards import refuse_once_differentiable
 from forde.models import MLP
+from forde.step.checks import refuse_once_differentiable
 
 
 def fit(x: Tensor, y: Tensor, *, method: str = "forde-pca", network=None, **options: object) -> None:
@@ -332,7 +332,7 @@ def test_running_out_of_memory_says_what_to_set(memory: str, advice: str, monkey
             "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: you tried to allocate 8589934592 bytes."
         )
 
-    monkeypatch.setattr("forde.engine.EagerEngine.update", fail)
+    monkeypatch.setattr("forde.step.PlainStep.update", fail)
     with pytest.raises(forde.FordeError, match=r"at least 8.0 GiB were needed") as error:
         fit(x(), y(), memory=memory, engine="eager")
     assert advice in str(error.value)
@@ -663,7 +663,9 @@ def test_labels_are_looked_at_once_per_batch(
     looked: list[int] = []
     check = forde.likelihoods.Classification.check_labels
     monkeypatch.setattr(
-        forde.likelihoods.Classification, "check_labels", lambda self, o, y: (looked.append(len(y)), check(self, o, y))
+        forde.likelihoods.Classification,
+        "check_labels",
+        lambda self, o, y, **options: (looked.append(len(y)), check(self, o, y, **options)),
     )
     x, y = torch.randn(16, 4), torch.arange(16) % 3
     method = forde.method("deep-ensemble" if independent else "forde-identity", repulsion_fraction=fraction)

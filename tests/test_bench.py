@@ -22,8 +22,8 @@ from forde.benchmarks.scale import measure as measure_scale
 from forde.benchmarks.step import Step, Timing, rows_of, steps, training
 from forde.benchmarks.timing import arithmetic, time_jobs
 from forde.commands.bench.output import report
-from forde.engine import EagerEngine, StepReport
 from forde.experiments import curves
+from forde.step import PlainStep, StepReport
 
 ROOT, SOURCE = Path(__file__).parents[1], Path(forde.__file__).parent
 CPU = torch.device("cpu")
@@ -141,13 +141,13 @@ def test_step(bench: Command) -> None:
 
 def test_with_repulsion_in_every_kth_step_whole_cycles_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    update = EagerEngine.update
+    update = PlainStep.update
 
     def counting(*arguments: Any, step: int, **options: Any) -> StepReport:
         made.append(step)
         return update(*arguments, step=step, **options)
 
-    monkeypatch.setattr(EagerEngine, "update", counting)
+    monkeypatch.setattr(PlainStep, "update", counting)
     with training(Step("forde-identity", members=2, batch=4, every=3)) as run:
         run()
         assert made == [0, 1, 2]

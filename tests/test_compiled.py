@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,13 +13,15 @@ from cases import METHODS, NETWORKS, make_data, make_ensemble, make_method
 from torch import Tensor, nn
 
 import forde
-from forde.engine import CompiledEngine, CompiledStackEngine, EagerEngine, Engine, VectorizedEngine
-from forde.engine.tracing import trace
+from forde.compile.tracing import trace
 from forde.kernels import RBF
 from forde.models import MLP
 from forde.priors import TrainingData
 from forde.rules import SGE, SSGE, SVGD, WGD
 from forde.spaces import Features, InputGradients, Outputs, Weights
+from forde.step import Step
+from forde.step.records import Batch
+from steps import compiled, compiled_stack, is_plain, loop, stack
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 STEPS = {"cpu": 3, "cuda": 5}
@@ -35,20 +38,20 @@ def strict_float32() -> Iterator[None]:
         yield
 
 
-def without_compiler(engine: Engine) -> Engine:
+def without_compiler(engine: Step) -> Step:
     """Traced operations run one by one: the same program, and no C++ compiler at work."""
     engine.fuse = False
     return engine
 
 
-def train(engine: Engine, x: Tensor, y: Tensor, steps: int = 3) -> dict[str, Tensor]:
+def train(engine: Step, x: Tensor, y: Tensor, steps: int = 3) -> dict[str, Tensor]:
     """Parameters and buffers after some steps of SGD, in float64."""
-    optimizer = torch.optim.SGD(engine.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    optimizer = torch.optim.SGD(engine.runner.parameters(), lr=0.05, momentum=0.9, nesterov=True)
     for step in range(steps):
         engine.update(x, y, optimizer, step=step, data_size=100)
     engine.settle()
     engine.close()
-    return {name: tensor.double() for name, tensor in engine.ensemble.state_dict().items()}
+    return {name: tensor.double() for name, tensor in engine.runner.ensemble.state_dict().items()}
 
 
 def prepare(method: forde.Method, ensemble: forde.Ensemble, x: Tensor) -> forde.Method:
@@ -70,12 +73,12 @@ def test_every_method_moves_as_in_float64(case: str, network: str, memory: str, 
     x, y = (tensor.to(device) for tensor in make_data(network, torch.float64))
     exact = make_ensemble(network, dtype=torch.float64).to(device).train()
     start = {name: tensor.clone() for name, tensor in exact.state_dict().items()}
-    expected = train(EagerEngine(exact, prepare(make_method(case), exact, x)), x, y, STEPS[device])
+    expected = train(loop(exact, prepare(make_method(case), exact, x)), x, y, STEPS[device])
     ensemble = make_ensemble(network).to(device).train()
-    kind = CompiledStackEngine if network == "mlp" and memory == "speed" else CompiledEngine
+    kind = compiled_stack if network == "mlp" and memory == "speed" else compiled
     engine = without_compiler(kind(ensemble, prepare(make_method(case), ensemble, x.float()), memory=memory))
     found = train(engine, x.float(), y, STEPS[device])
-    assert not engine._plain_only
+    assert not engine.is_plain
     assert relative_error(found, start, expected) < 1e-4
 
 
@@ -95,13 +98,13 @@ def test_every_space_with_every_rule(space: str, rule: str, device: str) -> None
 
     exact = members(torch.float64)
     start = {name: tensor.clone() for name, tensor in exact.state_dict().items()}
-    expected = train(EagerEngine(exact, method), x, y, STEPS[device])
-    low = train(EagerEngine(members(torch.float64), method, memory="low"), x, y, STEPS[device])
+    expected = train(loop(exact, method), x, y, STEPS[device])
+    low = train(loop(members(torch.float64), method, memory="low"), x, y, STEPS[device])
     assert relative_error(low, start, expected) < 1e-9
     for memory in ("speed", "balanced"):
-        engine = without_compiler(CompiledEngine(members(), method, memory=memory))
+        engine = without_compiler(compiled(members(), method, memory=memory))
         found = train(engine, x.float(), y, STEPS[device])
-        assert not engine._plain_only
+        assert not engine.is_plain
         assert relative_error(found, start, expected) < 1e-4
 
 
@@ -113,12 +116,12 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def gradient_and_buffers(engine: Engine, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def gradient_and_buffers(engine: Step, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """After one step, in one piece each."""
-    engine.step(x.to(next(engine.ensemble.parameters()).dtype), y)
-    assert not getattr(engine, "_plain_only", False)
-    gradient = torch.cat([of_members.flatten().double() for of_members in engine._member_gradients().values()])
-    buffers = torch.cat([b.flatten().double() for b in engine.ensemble.buffers()])
+    engine.update(x.to(next(engine.runner.ensemble.parameters()).dtype), y)
+    assert not is_plain(engine)
+    gradient = torch.cat([of_members.flatten().double() for of_members in engine.runner.member_gradients().values()])
+    buffers = torch.cat([b.flatten().double() for b in engine.runner.ensemble.buffers()])
     engine.close()
     return gradient, buffers
 
@@ -136,10 +139,10 @@ def test_gradient_of_every_model(model: str, device: str) -> None:
     def members(dtype: torch.dtype = torch.float32) -> forde.Ensemble:
         return forde.Ensemble(make, 2).to(device=device, dtype=dtype).train()
 
-    exact = gradient_and_buffers(EagerEngine(members(torch.float64), method), x, y)
-    engines: list[Engine] = [EagerEngine(members(), method), EagerEngine(members(), method, memory="low")]
-    engines += [CompiledEngine(members(), method), CompiledEngine(members(), method, memory="low")]
-    engines += [VectorizedEngine(members(), method)] if model == "mlp" else []
+    exact = gradient_and_buffers(loop(members(torch.float64), method), x, y)
+    engines: list[Step] = [loop(members(), method), loop(members(), method, memory="low")]
+    engines += [compiled(members(), method), compiled(members(), method, memory="low")]
+    engines += [stack(members(), method)] if model == "mlp" else []
     for engine in engines:
         for found, expected in zip(
             gradient_and_buffers(engine if device == "cuda" else without_compiler(engine), x, y), exact, strict=True
@@ -151,20 +154,22 @@ def test_gradient_of_every_model(model: str, device: str) -> None:
 def test_what_ran_before_does_not_change_the_trace(device: str) -> None:
     """Otherwise compilers would not find it in their caches. On a GPU autograd works in several threads."""
     ensemble = forde.Ensemble(MODELS["wrn16-4"][0], 2).to(device).train()
-    engine = CompiledEngine(ensemble, forde.method("forde-identity"))
+    engine = compiled(ensemble, forde.method("forde-identity"))
     x, y = torch.randn(4, 3, 8, 8, device=device), torch.tensor([0, 1, 2, 0], device=device)
 
     def traced() -> list[str]:
-        found = trace(engine, 0, engine._laid_out(x), y, x.flatten(1), metric=None, fused=True, recompute=False)
+        z = x.flatten(1).unsqueeze(0)
+        found = trace(runner, engine.method, 0, batch, z, metric=None, fused=True, recompute=False)
         assert found.second is not None
         return [found.first.code, found.second.code]
 
-    engine.checks = False
+    runner = engine.runner.like(policy=replace(engine.runner.policy, traced=True, compiler=True))
+    batch = Batch(runner.laid_out(x), y)
     first = traced()
-    engine._plain(x, y, 1.0, step=0)
+    engine.plain.update(x, y)
     assert traced() == first
     for _ in range(3):
-        EagerEngine(ensemble, forde.method("forde-identity")).step(x, y)
+        loop(ensemble, forde.method("forde-identity")).update(x, y)
     assert traced() == first
 
 
@@ -174,10 +179,10 @@ def test_what_ran_before_does_not_change_the_trace(device: str) -> None:
 def test_with_the_compiler(case: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "forde")
     x, y = make_data("conv+batchnorm")
-    plain, compiled = make_ensemble("conv+batchnorm").train(), make_ensemble("conv+batchnorm").train()
-    start = {name: tensor.clone() for name, tensor in plain.state_dict().items()}
-    expected = train(EagerEngine(plain, prepare(make_method(case), plain, x)), x, y)
-    found = train(CompiledEngine(compiled, prepare(make_method(case), compiled, x)), x, y)
+    one, other = make_ensemble("conv+batchnorm").train(), make_ensemble("conv+batchnorm").train()
+    start = {name: tensor.clone() for name, tensor in one.state_dict().items()}
+    expected = train(loop(one, prepare(make_method(case), one, x)), x, y)
+    found = train(compiled(other, prepare(make_method(case), other, x)), x, y)
     assert relative_error(found, start, expected) < 1e-4
     assert "engine: compiling the step" in caplog.text and "operations fused; 1 function for 3 units" in caplog.text
 
@@ -187,14 +192,14 @@ def test_with_the_compiler(case: str, caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_batches_in_any_order_of_memory_are_the_same_to_a_compiled_step(network: str) -> None:
     x, y = make_data(network)
-    engine = CompiledEngine(make_ensemble(network).train(), forde.method("forde-identity"))
+    engine = compiled(make_ensemble(network).train(), forde.method("forde-identity"))
     strided = x.repeat_interleave(2, dim=-1)[..., ::2], y.repeat_interleave(2)[::2]
     swapped = x.transpose(0, 1).contiguous().transpose(0, 1), y
     gradients = []
     for batch in ((x, y), strided, swapped):
-        engine.step(*batch)
-        gradients.append(torch.cat([p.grad.flatten() for p in engine.parameters()]))
-    assert not engine._plain_only
+        engine.update(*batch)
+        gradients.append(torch.cat([p.grad.flatten() for p in engine.runner.parameters()]))
+    assert not engine.is_plain
     engine.close()
     for found in gradients[1:]:
         torch.testing.assert_close(found, gradients[0])
@@ -215,7 +220,7 @@ class TestFit:
 
     @pytest.fixture(autouse=True)
     def no_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("forde.engine.compiled.can_fuse", lambda device: False)
+        monkeypatch.setattr("forde.compile.step.can_fuse", lambda device: False)
 
     def check_same_as_eager(self, network: Callable[[], nn.Module], **options: object) -> None:
         found = [self.fit(network, engine, **options) for engine in ("eager", "compiled")]
@@ -299,11 +304,11 @@ class TestFit:
             return nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3))
 
         x, y = torch.randn(12, 6), torch.arange(12) % 3
-        engine = CompiledEngine(forde.Ensemble(network, 2).train(), forde.method("forde-identity"), memory=memory)
+        engine = compiled(forde.Ensemble(network, 2).train(), forde.method("forde-identity"), memory=memory)
         losses = []
         for step in range(4):
-            losses.append(float(engine.step(x, y, step=step).losses[0]))
-        assert not engine._plain_only and len(set(losses)) == 4
+            losses.append(float(engine.update(x, y, step=step).losses[0]))
+        assert not engine.is_plain and len(set(losses)) == 4
 
     def test_low_memory_draws_dropout_once(self) -> None:
         """z = ∂f/∂x is the masked weight row: a second mask in phase 3 would show in the gradient's zeros."""
@@ -312,13 +317,13 @@ class TestFit:
             return nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3))
 
         x, y = torch.randn(1, 6).expand(2, 6), torch.tensor([0, 0])
-        for kind in (EagerEngine, CompiledEngine):
+        for kind in (loop, compiled):
             engine = kind(forde.Ensemble(network, 2).train(), forde.method("forde-identity", prior=()), memory="low")
             for step in range(5):
-                report = engine.step(x, y, step=step)
+                report = engine.update(x, y, step=step)
                 seen = report.z.abs().sum(1) > 0  # [M, D] inputs that some sample kept
                 for i in range(2):
-                    moved = engine.groups[i]["1.weight"].grad.abs().sum(0) > 0
+                    moved = engine.runner.groups[i]["1.weight"].grad.abs().sum(0) > 0
                     assert not (moved & ~seen[i]).any()
 
 
@@ -328,11 +333,11 @@ def test_compiles_only_in_runs_that_are_long_enough(
 ) -> None:
     caplog.set_level("INFO", "forde")
     x, y = make_data("mlp")
-    engine = without_compiler(CompiledEngine(make_ensemble("mlp").train(), forde.method("forde-identity"), steps=steps))
+    engine = without_compiler(compiled(make_ensemble("mlp").train(), forde.method("forde-identity"), steps=steps))
     for step in range(3):
-        engine.step(x, y, step=step)
+        engine.update(x, y, step=step)
         assert not engine._kinds, "the first steps are timed"
-    engine.step(x, y, step=3)
+    engine.update(x, y, step=3)
     assert bool(engine._kinds) == compiles
     said = "engine: compiled, which takes about" if compiles else "engine: eager after all, compiling would take"
     assert said in caplog.text
@@ -349,7 +354,7 @@ def test_one_member_does_not_repel(engine: str) -> None:
 
 def test_vectorized_refuses_to_save_memory() -> None:
     with pytest.raises(forde.FordeError, match=r"engine='vectorized' runs all members at once, so memory='low'"):
-        VectorizedEngine(forde.Ensemble(lambda: nn.Linear(6, 3), 2), forde.method("forde-pca"), memory="low")
+        stack(forde.Ensemble(lambda: nn.Linear(6, 3), 2), forde.method("forde-pca"), memory="low")
 
 
 def test_unknown_memory() -> None:

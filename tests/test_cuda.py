@@ -10,7 +10,7 @@ import torch
 from cases import METHODS, NETWORKS, make_data, make_ensemble, make_method
 
 import forde
-from forde.engine import CompiledEngine
+from steps import compiled
 
 pytestmark = pytest.mark.cuda
 
@@ -26,7 +26,7 @@ def exact_arithmetic():
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("case", METHODS)
 def test_same_as_on_the_cpu(case: str, network: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forde.engine.compiled.can_fuse", lambda device: False)  # traced and captured, soon done
+    monkeypatch.setattr("forde.compile.step.can_fuse", lambda device: False)  # traced and captured, soon done
     states = []
     for device in ("cpu", "cuda"):
         ensemble = make_ensemble(network, dtype=torch.float64)
@@ -111,21 +111,21 @@ class TestCompiled:
 
     @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.RMSprop])
     def test_other_optimisers(self, optimizer, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("forde.engine.compiled.can_fuse", lambda device: False)
+        monkeypatch.setattr("forde.compile.step.can_fuse", lambda device: False)
         found = [self.fit(self.convolution, e, optimizer=lambda p: optimizer(p, 1e-3)) for e in ("eager", "compiled")]
         for a, b in zip(*(ensemble.state_dict().values() for ensemble, _ in found), strict=True):
             torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4)
 
     def test_dropout_is_drawn_anew_in_every_replay(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("forde.engine.compiled.can_fuse", lambda device: False)
+        monkeypatch.setattr("forde.compile.step.can_fuse", lambda device: False)
 
         def network() -> torch.nn.Module:
             return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(192, 3))
 
         x, y = torch.randn(16, 3, 8, 8, device="cuda"), torch.arange(16, device="cuda") % 3
         ensemble = forde.Ensemble(network, 2).to("cuda").train()
-        engine = CompiledEngine(ensemble, forde.method("forde-identity"))
-        losses = [engine.step(x, y, step=step).losses for step in range(7)]
+        engine = compiled(ensemble, forde.method("forde-identity"))
+        losses = [engine.update(x, y, step=step).losses for step in range(7)]
         assert len({float(loss[0]) for loss in losses}) == 7
         engine.close()
 
@@ -145,11 +145,11 @@ class TestCompiled:
         assert history["loss"][-1] < history["loss"][0]
 
     def test_loss_that_is_not_finite_stops_before_weights_are_touched(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("forde.engine.compiled.can_fuse", lambda device: False)
+        monkeypatch.setattr("forde.compile.step.can_fuse", lambda device: False)
         x, y = torch.randn(16, 3, 8, 8, device="cuda"), torch.arange(16, device="cuda") % 3
         ensemble = forde.Ensemble(self.convolution, 2).to("cuda").train()
-        engine = CompiledEngine(ensemble, forde.method("forde-identity"))
-        optimizer = torch.optim.SGD(engine.parameters(), lr=0.01, momentum=0.9)
+        engine = compiled(ensemble, forde.method("forde-identity"))
+        optimizer = torch.optim.SGD(engine.runner.parameters(), lr=0.01, momentum=0.9)
         for step in range(6):
             engine.update(x, y, optimizer, step=step)
         engine.settle()

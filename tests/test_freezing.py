@@ -20,7 +20,7 @@ LAST = 6
 @pytest.fixture(autouse=True)
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced operations run one by one: the same program, and no C++ compiler at work."""
-    monkeypatch.setattr("forde.engine.compiled.can_fuse", lambda device: False)
+    monkeypatch.setattr("forde.compile.step.can_fuse", lambda device: False)
 
 
 def network() -> nn.Module:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, spectral_norm
 
 import forde
-from forde.engine import choose
+from forde.engine import make_engine
 from forde.errors import FordeError
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
@@ -22,7 +22,7 @@ EXACT = {"rtol": 1e-9, "atol": 1e-12}
 @pytest.fixture(autouse=True)
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced operations run one by one: the same program, and no C++ compiler at work."""
-    monkeypatch.setattr("forde.engine.compiled.can_fuse", lambda device: False)
+    monkeypatch.setattr("forde.compile.step.can_fuse", lambda device: False)
 
 
 def data(n: int = 24, features: int = 4) -> tuple[Tensor, Tensor]:
@@ -348,7 +348,7 @@ class TestAgreement:
 
     def test_a_wrong_repulsion_is_seen_beside_a_large_loss(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The trace repels by the third power of what it should; in the whole gradient that is far below 2 %."""
-        from forde.engine import tracing
+        from forde.compile import tracing
 
         recorded = tracing._record
 
@@ -356,7 +356,7 @@ class TestAgreement:
             def other(*given: Any) -> list[Tensor]:
                 return function(*given[:-1], given[-1] ** 3)
 
-            return recorded(other if len(arguments) == 5 else function, arguments)
+            return recorded(other if len(arguments) == 6 else function, arguments)
 
         monkeypatch.setattr(tracing, "_record", cubed)
         method = forde.method("forde-identity", repulsion_weight=1e-3)
@@ -413,8 +413,8 @@ class TestEmbeddings:
     def test_sparse_gradients_stay_sparse_without_a_prior(self) -> None:
         method = forde.method("deep-ensemble", weight_decay=0.0)
         ensemble = forde.Ensemble(lambda: Tokens(sparse=True), 2, seed=0)
-        engine = choose.make_engine("eager", ensemble.train(), method)
-        engine.step(*tokens())
+        engine = make_engine("eager", ensemble.train(), method)
+        engine.update(*tokens())
         assert ensemble.members[0].embedding.weight.grad.is_sparse
 
     def test_sparse_gradients_are_not_stacked(self) -> None:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import forde
-from forde.engine import Engine
-from forde.engine.choose import make_engine
+from forde.engine import make_engine
 from forde.errors import FordeError
 from forde.kernels import RBF
 from forde.kernels.metric import PCA
@@ -19,22 +18,22 @@ from forde.likelihoods import Custom
 from forde.prediction import ClassificationPrediction, RawPrediction
 from forde.priors import TrainingData
 from forde.spaces import InputGradients, Space, View
+from forde.step import Step
 
 ENGINES = ["eager", "vectorized", "compiled"]
 
 
-def engine_for(name: str, ensemble: forde.Ensemble, method: forde.Method) -> Engine:
-    engine = make_engine(name, ensemble.train(), method)
-    engine.fuse = False  # traced operations run one by one: no C++ compiler at work
-    return engine
+def engine_for(name: str, ensemble: forde.Ensemble, method: forde.Method) -> Step:
+    # Traced operations run one by one: no C++ compiler at work.
+    return make_engine(name, ensemble.train(), method, fuse=False)
 
 
 def gradients(name: str, ensemble: forde.Ensemble, method: forde.Method, x: Tensor, y: Tensor) -> list[Tensor]:
     """Of each member's first weight after a step, `[M, ...]`."""
     engine = engine_for(name, ensemble, method)
     for _ in range(2):  # the second one is compiled
-        engine.step(x, y)
-    stacked = [p.grad for group in engine.groups for p in group.values() if p.grad is not None]
+        engine.update(x, y)
+    stacked = [p.grad for group in engine.runner.groups for p in group.values() if p.grad is not None]
     engine.close()
     return stacked
 
@@ -83,7 +82,7 @@ def test_losses_are_one_for_each_member(engine: str) -> None:
     x, y = torch.randn(32, 5), torch.randn(32, 4, 2)
     ensemble = forde.Ensemble(Grid, 2, likelihood=squared)
     expected = [squared(member(x), y).item() for member in ensemble.members]
-    report = engine_for(engine, ensemble, forde.method("deep-ensemble")).step(x, y)
+    report = engine_for(engine, ensemble, forde.method("deep-ensemble")).update(x, y)
     assert report.losses.tolist() == pytest.approx(expected)
 
 
@@ -136,13 +135,15 @@ def test_an_own_loss_without_scalar_is_refused_by_gradient_methods_only(
         return output.flatten(1).mean(-1) - y.reshape(len(y), -1).to(output.dtype).mean(-1)
 
     x = torch.randn(16, 5)
-    step = engine_for(engine, forde.Ensemble(network, 2, likelihood=loss), forde.method("function-rde")).step
+    step = engine_for(engine, forde.Ensemble(network, 2, likelihood=loss), forde.method("function-rde")).update
     assert step(x, y).losses.shape == (2,)
     repelled = engine_for(engine, forde.Ensemble(network, 2, likelihood=loss), forde.method("forde-identity"))
     with pytest.raises(FordeError, match=r"Custom\(loss, scalar="):
-        repelled.step(x, y)
+        repelled.update(x, y)
     named = Custom(loss, scalar=lambda output, y: output.flatten(1)[:, 0])
-    report = engine_for(engine, forde.Ensemble(network, 2, likelihood=named), forde.method("forde-identity")).step(x, y)
+    report = engine_for(engine, forde.Ensemble(network, 2, likelihood=named), forde.method("forde-identity")).update(
+        x, y
+    )
     # ∂/∂x of the first output is the first row of the weight, the same for every sample.
     expected = F.normalize(
         torch.stack([m[0].weight[0] for m in forde.Ensemble(network, 2, likelihood=named).members]), dim=-1
@@ -177,9 +178,12 @@ class Doubled(Space):
     mixes = "weights"
     needs_input_gradient = True
 
+    def scalar(self, view: View) -> Tensor:
+        return view.output.sum()
+
     def represent(self, view: View) -> Tensor:
-        (gradient,) = torch.autograd.grad(view.output.sum(), view.x, create_graph=True)
-        return gradient.flatten(view.lead + 1)
+        assert view.input_gradient is not None
+        return view.input_gradient
 
 
 def test_an_own_space_of_input_gradients_may_have_a_pca_metric() -> None:
@@ -187,7 +191,7 @@ def test_an_own_space_of_input_gradients_may_have_a_pca_metric() -> None:
     method = forde.Method(space=Doubled(), kernel=RBF(metric=PCA()))
     ensemble = forde.Ensemble(lambda: nn.Linear(5, 3), 3)
     fitted = method.prepare(ensemble.members[0], TrainingData(lambda: iter([x]), len(x)))
-    report = engine_for("eager", ensemble, fitted).step(x, y)
+    report = engine_for("eager", ensemble, fitted).update(x, y)
     assert report.z is not None and float(report.repulsion.abs().sum()) > 0
     with pytest.raises(FordeError, match="PCA metric"):
         forde.Method(space=forde.spaces.Outputs(), kernel=RBF(metric=PCA()))

@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 import forde
-from forde.engine import CompiledEngine, CompiledStackEngine, EagerEngine, Engine, VectorizedEngine
-from forde.engine.tracing import Traced, trace
+from forde.compile.tracing import Traced, trace
 from forde.models import MLP
+from forde.step import Step
+from forde.step.records import Batch
+from steps import compiled, compiled_stack, is_plain, loop, phase_1, stack
 
 BATCH, PART, CLASSES = 8, 2, 3
 
@@ -100,12 +103,12 @@ def members(network: Callable[[], nn.Module]) -> forde.Ensemble:
     return forde.Ensemble(network, 2).double().train()
 
 
-def step(engine: Engine, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def step(engine: Step, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Representations, gradients and buffers of one step, in one piece each."""
-    z = engine.step(x, y).z
-    assert z is not None and not getattr(engine, "_plain_only", False)
-    gradients = torch.cat([gradient.flatten() for gradient in engine._member_gradients().values()])
-    buffers = torch.cat([buffer.flatten().double() for buffer in engine.ensemble.buffers()])
+    z = engine.update(x, y).z
+    assert z is not None and not is_plain(engine)
+    gradients = torch.cat([gradient.flatten() for gradient in engine.runner.member_gradients().values()])
+    buffers = torch.cat([buffer.flatten().double() for buffer in engine.runner.ensemble.buffers()])
     engine.close()
     return z, gradients, buffers
 
@@ -118,10 +121,10 @@ CASES = [("logit", "wide resnet"), *((method, network) for method in METHODS for
 def test_all_engines_agree(method: str, network: str) -> None:
     make, chosen = NETWORKS[network], METHODS[method]()
     x, y = batch(make)
-    expected = step(EagerEngine(members(make), chosen), x, y)
-    engines: list[Engine] = [EagerEngine(members(make), chosen, memory="low")]
-    engines += [CompiledEngine(members(make), chosen, memory=memory) for memory in ("speed", "low")]
-    engines += [VectorizedEngine(members(make), chosen), CompiledStackEngine(members(make), chosen)]
+    expected = step(loop(members(make), chosen), x, y)
+    engines: list[Step] = [loop(members(make), chosen, memory="low")]
+    engines += [compiled(members(make), chosen, memory=memory) for memory in ("speed", "low")]
+    engines += [stack(members(make), chosen), compiled_stack(members(make), chosen)]
     for engine in engines:
         engine.fuse = False
         for found, right in zip(step(engine, x, y), expected, strict=True):
@@ -129,14 +132,13 @@ def test_all_engines_agree(method: str, network: str) -> None:
 
 
 @pytest.mark.parametrize("network", ["convolutions", "wide resnet"])
-def test_written_out_for_a_compiler(network: str) -> None:
+def test_written_out_for_a_compiler(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The formulas that a compiler is given, run one by one."""
     make, chosen = NETWORKS[network], METHODS["log-probability"]()
     x, y = batch(make)
-    engine = CompiledEngine(members(make), chosen)
-    engine.fuse = True
-    engine._fused = lambda graph, **_: graph
-    for found, right in zip(step(engine, x, y), step(EagerEngine(members(make), chosen), x, y), strict=True):
+    engine = compiled(members(make), chosen, fuse=True)
+    monkeypatch.setattr("forde.compile.step.fused", lambda graph, **_: graph)
+    for found, right in zip(step(engine, x, y), step(loop(members(make), chosen), x, y), strict=True):
         torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-11)
 
 
@@ -172,9 +174,9 @@ def test_compiled_for_a_gpu(network: str) -> None:
     make, chosen = NETWORKS[network], METHODS["log-probability"]()
     x, y = (tensor.cuda() for tensor in batch_away_from_kinks(make))
     with torch.backends.cudnn.flags(enabled=True, deterministic=True, benchmark=False, allow_tf32=False):
-        expected = step(EagerEngine(members(make).cuda(), chosen), x, y)
+        expected = step(loop(members(make).cuda(), chosen), x, y)
         for memory in ("speed", "low"):
-            found = step(CompiledEngine(members(make).cuda().float(), chosen, memory=memory), x.float(), y)
+            found = step(compiled(members(make).cuda().float(), chosen, memory=memory), x.float(), y)
             for result, right in zip(found, expected, strict=True):
                 assert float((result - right).norm() / right.norm()) < 1e-4
 
@@ -198,8 +200,8 @@ def test_a_sample_is_compared_by_its_own_gradient_under_the_statistics_of_the_ba
     """One sample at a time, with statistics of the whole batch as numbers."""
     x, y = batch(Convolutions)
     ensemble = members(Convolutions)
-    whole = EagerEngine(ensemble, forde.method("forde-identity", repulsion_fraction=0.25))
-    found = whole.forward(x, y, repel=True).z
+    whole = loop(ensemble, forde.method("forde-identity", repulsion_fraction=0.25))
+    found = phase_1(whole, x, y).z
     for i, member in enumerate(ensemble.members):
         freeze_statistics(member, x)
         for b in range(PART):
@@ -210,10 +212,12 @@ def test_a_sample_is_compared_by_its_own_gradient_under_the_statistics_of_the_ba
 
 def traced(network: type[nn.Module], fraction: float) -> Traced:
     x, y = batch(network)
-    engine = CompiledEngine(members(network), forde.method("forde-identity", repulsion_fraction=fraction))
-    engine.fuse, engine.checks = True, False
-    z = x[: int(BATCH * fraction)].flatten(1)
-    return trace(engine, 0, engine._laid_out(x), y, z, metric=None, fused=True, recompute=False)
+    engine = compiled(members(network), forde.method("forde-identity", repulsion_fraction=fraction))
+    runner, part = engine.runner, int(BATCH * fraction)
+    runner = runner.like(policy=replace(runner.policy, traced=True, compiler=True))
+    batch_ = Batch(runner.laid_out(x), y, part if fraction < 1 else None)
+    z = x[:part].flatten(1).unsqueeze(0)
+    return trace(runner, engine.method, 0, batch_, z, metric=None, fused=True, recompute=False)
 
 
 def convolutions_of(program: Traced) -> Counter[tuple[str, int]]:
@@ -242,12 +246,12 @@ def test_dropout_is_drawn_for_each_pass() -> None:
 
     x, y = torch.randn(1, 6).expand(BATCH, 6), torch.zeros(BATCH, dtype=torch.long)
     method = forde.method("forde-identity", prior=(), repulsion_fraction=0.25)
-    for kind in (EagerEngine, CompiledEngine):
+    for kind in (loop, compiled):
         for memory in ("speed", "low"):
             engine = kind(forde.Ensemble(network, 2).train(), method, memory=memory)
             engine.fuse = False
-            seen = {tuple((engine.step(x, y, step=k).z != 0).flatten().tolist()) for k in range(4)}
-            assert len(seen) > 1 and not getattr(engine, "_plain_only", False)
+            seen = {tuple((engine.update(x, y, step=k).z != 0).flatten().tolist()) for k in range(4)}
+            assert len(seen) > 1 and not is_plain(engine)
 
 
 @pytest.mark.parametrize("more_in_the_part", [False, True])
@@ -262,25 +266,25 @@ def test_networks_that_leave_out_layers_are_refused(more_in_the_part: bool, monk
 
     draws = iter([0.9, 0.1] if more_in_the_part else [0.1, 0.9])
     monkeypatch.setattr(random, "random", lambda: next(draws))
-    engine = EagerEngine(forde.Ensemble(Skipping, 2).train(), METHODS["logit"]())
+    engine = loop(forde.Ensemble(Skipping, 2).train(), METHODS["logit"]())
     with pytest.raises(forde.FordeError, match="other BatchNorm layers than the whole batch"):
-        engine.step(torch.randn(BATCH, 6), torch.arange(BATCH) % CLASSES)
+        engine.update(torch.randn(BATCH, 6), torch.arange(BATCH) % CLASSES)
 
 
 def test_one_value_per_channel_is_refused_as_by_torch() -> None:
-    engine = EagerEngine(forde.Ensemble(Perceptron, 2).train(), METHODS["logit"]())
+    engine = loop(forde.Ensemble(Perceptron, 2).train(), METHODS["logit"]())
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        engine.step(torch.randn(1, 6), torch.zeros(1, dtype=torch.long))
+        engine.update(torch.randn(1, 6), torch.zeros(1, dtype=torch.long))
 
 
-@pytest.mark.parametrize("engine", [EagerEngine, VectorizedEngine])
+@pytest.mark.parametrize("engine", [loop, stack])
 @pytest.mark.parametrize(
     ("fraction", "batch", "part"), [(0.25, 10, 3), (0.5, 7, 4), (0.01, 8, 1), (0.99, 8, 8), (0.5, 8, 4), (1.0, 7, 7)]
 )
 def test_a_share_that_is_no_whole_number_is_rounded_up(
-    engine: type[Engine], fraction: float, batch: int, part: int
+    engine: Callable[..., Step], fraction: float, batch: int, part: int
 ) -> None:
     ensemble = forde.Ensemble(lambda: MLP(4, [5], CLASSES), 2).train()
     runner = engine(ensemble, forde.method("forde-identity", repulsion_fraction=fraction))
-    report = runner.step(torch.randn(batch, 4), torch.arange(batch) % CLASSES)
+    report = runner.update(torch.randn(batch, 4), torch.arange(batch) % CLASSES)
     assert report.z.shape == (2, part, 4)

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from forde import torch_private
-from forde.engine.compiled import CompiledEngine
-from forde.engine.fusing import can_fuse
-from forde.engine.python_state import Watch, hooks_of, unstackable
+from forde.compile.fusing import can_fuse
+from forde.engine import make_engine
 from forde.ensemble import Ensemble
 from forde.inference.folding import folded
 from forde.inference.repeatable import watched
 from forde.methods import method
+from forde.step.python_state import Watch, hooks_of, unstackable
 
 SOURCE = Path(torch_private.__file__).parent
 SCRIPT = Path(__file__).parent / "without_private_names.py"
@@ -146,7 +146,8 @@ def missing(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_without_a_compiler_nothing_is_merged(path: str, missing: Any) -> None:
     missing(path)
     assert not can_fuse(torch.device("cpu"))
-    assert not CompiledEngine(Ensemble(lambda: nn.Linear(4, 3), 2), method("forde-identity")).fuse
+    ensemble = Ensemble(lambda: nn.Linear(4, 3), 2)
+    assert not make_engine("compiled", ensemble, method("forde-identity")).fuse  # type: ignore[attr-defined]
 
 
 def test_without_triton_nothing_is_merged_on_a_gpu(missing: Any) -> None:
@@ -216,9 +217,9 @@ class TestHooksThatTorchDoesNotTell:
         caplog.set_level(logging.INFO, "forde")
         x, y = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
         torch.manual_seed(0)
-        engine = CompiledEngine(Ensemble(lambda: nn.Linear(4, 3), 2), method("forde-identity"), memory=memory)
-        engine.fuse = False
-        report = engine.step(x, y)
+        ensemble = Ensemble(lambda: nn.Linear(4, 3), 2)
+        engine = make_engine("compiled", ensemble, method("forde-identity"), memory=memory, fuse=False)
+        report = engine.update(x, y)
         assert torch.isfinite(report.losses).all()
         assert "does not tell which hooks there are" in caplog.text
 

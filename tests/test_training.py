@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import forde
-from forde.engine import EagerEngine, VectorizedEngine
-from forde.engine.choose import make_engine
+from forde.engine import make_engine
 from forde.models import MLP
+from forde.step import MemberLoop, MemberStack, PlainStep, StepReport
+from steps import loop, stack
 
 OPTIONS = {"epochs": 2, "batch_size": 16, "progress": False}
 
@@ -137,11 +139,11 @@ class TestOptimiser:
 
 
 class TestCheaperRepulsion:
-    def reports(self, **options: object) -> list[forde.engine.StepReport]:
+    def reports(self, **options: object) -> list[StepReport]:
         x, y = data()
         trained = ensemble()
-        engine = EagerEngine(trained.train(), forde.method("forde-identity", **options))
-        return [engine.step(x, y, step=step, epoch=step) for step in range(4)]
+        engine = loop(trained.train(), forde.method("forde-identity", **options))
+        return [engine.update(x, y, step=step, epoch=step) for step in range(4)]
 
     def test_every_other_step(self) -> None:
         active = [bool(report.repulsion.any()) for report in self.reports(repulsion_every=2)]
@@ -153,12 +155,12 @@ class TestCheaperRepulsion:
             torch.testing.assert_close(scheduled[epoch].repulsion, (3 - epoch) * plain[epoch].repulsion)
         assert scheduled[3].z is None, "weight 0 costs nothing"
 
-    @pytest.mark.parametrize("engine", [EagerEngine, VectorizedEngine])
-    def test_fraction_of_the_batch(self, engine: type[EagerEngine]) -> None:
+    @pytest.mark.parametrize("engine", [loop, stack])
+    def test_fraction_of_the_batch(self, engine: Callable[..., PlainStep]) -> None:
         x, y = data()
         trained = forde.Ensemble(lambda: MLP(4, [16], 3, batch_norm=True), 3).train()
         runner = engine(trained, forde.method("forde-identity", repulsion_fraction=0.25, prior=()))
-        report = runner.step(x, y)
+        report = runner.update(x, y)
         assert report.z.shape == (3, 16, 4)
         runner.close()
         counts = [int(m.body[1].num_batches_tracked) for m in trained.members]
@@ -171,16 +173,16 @@ class TestCheaperRepulsion:
             member.train()(x)
             layer.running_var.mul_(63 / 64)  # BatchNorm normalises by the variance without Bessel's correction
             layer.eval()
-        small = engine(alone, forde.method("forde-identity", prior=())).step(x[:16], y[:16])
+        small = engine(alone, forde.method("forde-identity", prior=())).update(x[:16], y[:16])
         torch.testing.assert_close(report.z, small.z)
         torch.testing.assert_close(report.repulsion, small.repulsion * 16 / 64)
 
     def test_exact_scale_over_the_data(self) -> None:
         x, y = data()
         for scale, expected in (("batch", 1 / 64), ("data", 1 / 640), (0.3, 0.3)):
-            engine = EagerEngine(ensemble().train(), forde.method("forde-identity", repulsion_scale=scale))
-            report = engine.step(x, y, data_size=640)
-            unscaled = EagerEngine(ensemble().train(), forde.method("forde-identity", repulsion_scale=1.0)).step(x, y)
+            engine = loop(ensemble().train(), forde.method("forde-identity", repulsion_scale=scale))
+            report = engine.update(x, y, data_size=640)
+            unscaled = loop(ensemble().train(), forde.method("forde-identity", repulsion_scale=1.0)).update(x, y)
             torch.testing.assert_close(report.repulsion, expected * unscaled.repulsion)
 
 
@@ -236,8 +238,8 @@ class TestTasks:
         x, y = data()
         method = forde.Method(space=forde.spaces.InputGradients(output=lambda output, y: output[:, 0] - output[:, 1]))
         found = []
-        for engine in (EagerEngine, VectorizedEngine):
-            found.append(engine(ensemble().train(), method).step(x, y).z)
+        for engine in (loop, stack):
+            found.append(engine(ensemble().train(), method).update(x, y).z)
         torch.testing.assert_close(*found)
 
 
@@ -319,11 +321,11 @@ class TestRuns:
         caplog.set_level(logging.INFO, "forde")
         method = forde.method("deep-ensemble")
         engine = make_engine("auto", ensemble(), method, "float32")
-        assert isinstance(engine, VectorizedEngine)
+        assert isinstance(engine.runner, MemberStack)
         engine.close()
-        assert isinstance(make_engine("auto", ensemble(1), method, "float32"), EagerEngine)
+        assert isinstance(make_engine("auto", ensemble(1), method, "float32").runner, MemberLoop)
         convolution = forde.Ensemble(lambda: forde.models.wrn16_4(3), 2)
-        assert isinstance(make_engine("auto", convolution, method, "float32"), EagerEngine)
+        assert isinstance(make_engine("auto", convolution, method, "float32").runner, MemberLoop)
         assert "engine: vectorized" in caplog.text and "engine: eager" in caplog.text
 
     def test_explained_variance_is_reported(self, caplog: pytest.LogCaptureFixture) -> None:

@@ -47,7 +47,7 @@ def ensemble(network: type[nn.Module], members: int = 3) -> forde.Ensemble:
 @pytest.mark.parametrize("engine", ["eager", "vectorized", "compiled", "auto"])
 @pytest.mark.parametrize("method", [*METHODS, "forde on half of the batch"])
 def test_training(method: str, engine: str, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forde.engine.compiled.can_fuse", lambda device: False)
+    monkeypatch.setattr("forde.compile.step.can_fuse", lambda device: False)
     if engine == "vectorized" and memory == "low":
         pytest.skip("stacked members have no graphs to save")
     fraction: dict[str, Any] = {"repulsion_fraction": 0.5} if "half" in method else {}

@@ -59,7 +59,7 @@ def convolutions() -> nn.Module:
 def results(*, traced: bool) -> dict[str, Any]:
     """What a network of each kind learns in three steps and predicts then, engine by engine."""
     import forde
-    from forde.engine.compiled import CompiledEngine
+    from forde.engine import make_engine
 
     said: list[str] = []
     handler = logging.Handler()
@@ -88,11 +88,11 @@ def results(*, traced: bool) -> dict[str, Any]:
         numbers[f"{name}, {engine}"] = [*torch.cat(values).tolist(), *ensemble.predict(x).probs.flatten().tolist()]
     for name, build, _ in runs if traced else []:
         torch.manual_seed(0)
-        engine = CompiledEngine(forde.Ensemble(build, n_members=3), forde.method("forde-identity"))
-        engine.fuse = False
+        members = forde.Ensemble(build, n_members=3).train()
+        engine = make_engine("compiled", members, forde.method("forde-identity"), fuse=False)
         for _ in range(2):
-            engine.step(x, y)
-        gradients = [parameter.grad.flatten() for parameter in engine.parameters()]
+            engine.update(x, y)
+        gradients = [parameter.grad.flatten() for parameter in engine.runner.parameters()]
         numbers[f"{name}, compiled"] = torch.cat(gradients).tolist()
     return {"numbers": numbers, "said": said}
 

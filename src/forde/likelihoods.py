@@ -3,7 +3,7 @@
 All losses are in *mean-loss units*: the mean over the batch of −log p(y|x, θ), so that a weight decay λ is a
 Gaussian prior of precision N·λ and exact Wasserstein repulsion carries the factor 1/N.
 
-A likelihood is written for one member: outputs `[B, ...]`. `View` maps it over stacked members.
+A likelihood is written for one member: outputs `[B, ...]`. The runner maps it over stacked members.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Likelihood(ABC):
 
     name: ClassVar[str]
     takes_stacks: ClassVar[bool] = False
-    """Whether `loss`, `scalar` and `log_prob` also take outputs `[M, B, C]` of stacked members, for speed."""
+    """Whether `loss`, `scalar` and `log_prob` also take outputs `[M, B, C]` of stacked members, for speed. Otherwise
+    they are called for one member after another."""
 
     @abstractmethod
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
@@ -62,22 +63,16 @@ class Likelihood(ABC):
     def check_output(self, output: Tensor, y: Tensor) -> None:
         """Refuse an output `[B, C]` whose shape does not fit the targets `[B]`."""
 
-    def check_labels(self, output: Tensor, y: Tensor) -> None:
-        """Refuse targets that an output of this shape has no place for; looks at values, so a GPU has to finish."""
+    def check_labels(self, output: Tensor, y: Tensor, *, scalar: bool = False) -> None:
+        """Refuse targets that an output of this shape has no place for; looks at values, so a GPU has to finish.
+
+        Args:
+            scalar: whether `scalar` will be asked for; then also where it has no meaning.
+        """
 
     def config(self) -> dict[str, Any]:
         """JSON-ready description, read back by `likelihood_from_config`."""
         return {"name": self.name}
-
-
-def _log_prob_of_label(logits: Tensor, y: Tensor) -> Tensor:
-    return _at_label(logits.log_softmax(-1), y)
-
-
-def _at_label(values: Tensor, y: Tensor) -> Tensor:
-    """`[..., B, C]`, `[B]` → `[..., B]`."""
-    index = y.expand(values.shape[:-1]).unsqueeze(-1)
-    return values.gather(-1, index).squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -101,10 +96,10 @@ class Classification(Likelihood):
 
     def scalar(self, output: Tensor, y: Tensor) -> Tensor:
         """Logit of the true class, as in the paper's released code."""
-        return _at_label(output, y)
+        return output.gather(-1, y.expand(output.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
-        return _log_prob_of_label(output, y)
+        return self.scalar(output.log_softmax(-1), y)
 
     def prediction(self, outputs: Tensor) -> ClassificationPrediction:
         return ClassificationPrediction(outputs)
@@ -125,7 +120,7 @@ class Classification(Likelihood):
                 f"[{len(y)}, C] with C ≥ 2 classes were expected; end the network with a linear layer of C outputs."
             )
 
-    def check_labels(self, output: Tensor, y: Tensor) -> None:
+    def check_labels(self, output: Tensor, y: Tensor, *, scalar: bool = False) -> None:
         if len(y) and int(y.max()) >= output.shape[1]:
             raise FordeError(
                 f"label {int(y.max())} is outside the {output.shape[1]} classes of the network's output; "
@@ -275,11 +270,11 @@ class Custom(Likelihood):
                 )
             return value
         _refuse_other_than_classes(output, y)
-        return _at_label(output, y)
+        return Classification().scalar(output, y)
 
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
         _refuse_other_than_classes(output, y)
-        return _log_prob_of_label(output, y)
+        return Classification().log_prob(output, y)
 
     def prediction(self, outputs: Tensor) -> Prediction:
         if callable(self._prediction):
@@ -311,6 +306,11 @@ class Custom(Likelihood):
             return _no_scalar(output, y)
         labels = range(output.shape[1])
         return None if all(int(label) in labels for label in y.aminmax()) else _no_scalar(output, y)
+
+    def check_labels(self, output: Tensor, y: Tensor, *, scalar: bool = False) -> None:
+        reason = self.without_scalar(output, y) if scalar else None
+        if reason is not None:
+            raise FordeError(reason)
 
     def config(self) -> dict[str, Any]:
         stated = self._prediction if isinstance(self._prediction, str) else None

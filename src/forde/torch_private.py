@@ -142,17 +142,6 @@ def weighted_differences(weight: Tensor, places: Tensor) -> Tensor:
     return found
 
 
-def same_storage(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors show the same memory; asked of the storage, which a traced tensor has too.
-
-    Without the storages' identity (`_cdata`): whether they show it in the same way, which is not known of traced ones.
-    """
-    stored, other = a.untyped_storage(), b.untyped_storage()
-    if not hasattr(stored, "_cdata"):
-        return a.is_set_to(b)
-    return bool(stored._cdata == other._cdata)
-
-
 # Lists of tensors
 
 
@@ -203,7 +192,7 @@ def version_of(tensor: Tensor) -> int:
     >>> version_of(x) == before, x.add_(1).sum().item(), version_of(x) == before
     (True, 2.0, False)
     """
-    return _writes(tensor) if counts_writes(tensor) else next(_numbers)
+    return _writes(tensor) if _all_counted() and not tensor.is_inference() else next(_numbers)
 
 
 # Layers and their hooks

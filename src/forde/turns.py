@@ -26,12 +26,13 @@ class _Turns:
     """A re-entrant lock that is handed over in the order of asking, and the generators' states of those who wait."""
 
     def __init__(self) -> None:
+        self.queue: deque[object] = deque()
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, as in a forked process: it has one thread, which waits for nobody."""
         self.changed = threading.Condition()
-        self.queue: deque[object] = deque()
+        self.queue.clear()
         self.holder: int | None = None
         self.last: int | None = None
         """Whose states the generators have."""
@@ -123,7 +124,10 @@ def paused() -> Iterator[None]:
 
 
 def give_way() -> None:
-    """Let those go first who wait for the turn."""
-    if _turns.queue:
-        with paused():
-            pass
+    """Let those go first who wait for the turn; call it where `waiting` is not empty."""
+    with paused():
+        pass
+
+
+waiting = _turns.queue
+"""Who waits for the turn."""

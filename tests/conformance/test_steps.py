@@ -10,13 +10,13 @@ from golden import RELATIVE, check_close, load, names
 from torch import Tensor, nn
 
 import forde
-from forde.engine import Engine, inspect_step, make_engine
-from forde.engine.choose import EngineName
+from forde.engine import EngineName, inspect_step, make_engine
 from forde.kernels import PCA, RBF, Identity, PrincipalDirections
 from forde.kernels.bandwidth import FLOOR
 from forde.kernels.distance import squared_distances
 from forde.priors import Isotropic
 from forde.spaces import InputGradients
+from forde.step import Step
 
 RUNS = [(output, ls) for output in ("logit", "logsoftmax") for ls in ("identity", "pca")]
 ENGINES = ["eager", "vectorized"]
@@ -165,20 +165,20 @@ def check_repulsion_gradients(
             assert float(of(found, name).abs().max()) <= RELATIVE[expected.dtype] * largest, f"grad_rep {key}"
 
 
-def check_three_steps(file: dict[str, Tensor], engine: Engine, layout: dict[str, str], run: str) -> None:
+def check_three_steps(file: dict[str, Tensor], engine: Step, layout: dict[str, str], run: str) -> None:
     """SGD with Nesterov momentum on the same batch, as logged by the reference."""
     x, y = file["x"], file["y"].long()
     optimizer = torch.optim.SGD(
-        engine.parameters(), lr=float(file["lr"]), momentum=float(file["momentum"]), nesterov=True
+        engine.runner.parameters(), lr=float(file["lr"]), momentum=float(file["momentum"]), nesterov=True
     )
     batchnorms = [
         (i, module)
-        for i, member in enumerate(engine.ensemble.members)
+        for i, member in enumerate(engine.runner.ensemble.members)
         for module in member.modules()
         if isinstance(module, nn.BatchNorm2d)
     ]
     for step in range(3):
-        report = engine.step(x, y, step=step)
+        report = engine.update(x, y, step=step)
         optimizer.step()
         M = len(report.losses)
         check_close(report.losses.sum() / M, file[f"logged_ce_per_member__{run}"][step], what=f"logged ce {step}")
@@ -189,16 +189,16 @@ def check_three_steps(file: dict[str, Tensor], engine: Engine, layout: dict[str,
         if step in (0, 2):
             for key, parameter in layout.items():
                 expected = file[f"param_after{step + 1}__{run}__{key}"]
-                check_close(stacked(engine.ensemble, parameter), expected, what=f"param_after{step + 1} {key}")
+                check_close(stacked(engine.runner.ensemble, parameter), expected, what=f"param_after{step + 1} {key}")
             for i, module in batchnorms:
                 check_batchnorm(file, module, i, step + 1, run)
     for key, parameter in layout.items():
         expected = file[f"velocity_after3__{run}__{key}"]
-        velocity = [optimizer.state[unit[parameter]]["momentum_buffer"] for unit in engine.leaves]
+        velocity = [optimizer.state[unit[parameter]]["momentum_buffer"] for unit in engine.runner.leaves]
         check_close(torch.stack(velocity) if len(velocity) > 1 else velocity[0], expected, what=f"velocity {key}")
     engine.close()
     if batchnorms:
-        check_evaluation(file, engine.ensemble, run)
+        check_evaluation(file, engine.runner.ensemble, run)
 
 
 def check_batchnorm(file: dict[str, Tensor], module: nn.BatchNorm2d, i: int, t: int, run: str) -> None:

@@ -13,7 +13,7 @@ import torch
 from sharded_cases import ensemble, fit
 
 import forde
-from forde.engine import meeting
+from forde.distributed import rendezvous
 
 
 def hang(record: object) -> None:
@@ -24,7 +24,7 @@ def hang(record: object) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    meeting.SILENCE = float(sys.argv[1])
+    rendezvous.SILENCE = float(sys.argv[1])
     try:
         fit(ensemble(), mesh=(2, 1), epochs=2, callback=hang)
     except forde.FordeError as error:

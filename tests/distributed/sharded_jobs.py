@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import forde
-from forde.engine.mesh import Mesh, joined
-from forde.engine.sharded import own_random_numbers
+from forde.distributed.mesh import Mesh, joined
+from forde.distributed.sharded import own_random_numbers
 from forde.errors import RunInterruptedError
 from forde.spaces import Outputs
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import torch.distributed as dist
 
-from forde.engine.meeting import fresh
+from forde.distributed.rendezvous import fresh
 
 SIZE = 4
 

@@ -20,7 +20,7 @@ from sharded_jobs import MISTAKES
 
 import forde
 from forde.__main__ import main
-from forde.engine.mesh import checked_shape, parse_shape
+from forde.distributed.mesh import checked_shape, parse_shape
 
 pytestmark = pytest.mark.slow
 WORKER = Path(__file__).with_name("worker.py")

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import forde
-from forde.engine import meeting
-from forde.engine.messages import packed, unpacked
+from forde.distributed import rendezvous
+from forde.distributed.messages import packed, unpacked
 
 SOURCE = Path(forde.__file__).parent
 
@@ -101,4 +101,4 @@ def test_a_process_that_hangs_ends_the_job() -> None:
 def test_the_time_is_stated() -> None:
     """The documentation says the number that is used."""
     page = (SOURCE.parents[1] / "docs" / "reliability.md").read_text(encoding="utf-8")
-    assert f"said nothing for {meeting.SILENCE / 60:g} minutes" in page
+    assert f"said nothing for {rendezvous.SILENCE / 60:g} minutes" in page

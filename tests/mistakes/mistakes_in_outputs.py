@@ -25,8 +25,8 @@ IN_OUTPUTS = (
     Mistake(
         "log-probability-not-normalised",
         "likelihoods.py",
-        "_at_label(logits.log_softmax(-1), y)",
-        "_at_label(logits, y)",
+        "self.scalar(output.log_softmax(-1), y)",
+        "self.scalar(output, y)",
         (LIKELIHOODS,),
     ),
     Mistake(

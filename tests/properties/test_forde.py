@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import forde
-from forde.engine import inspect_step
-from forde.engine.choose import EngineName
+from forde.engine import EngineName, inspect_step
 from forde.kernels import PCA, RBF, Identity, Median, PrincipalDirections, Tuned, fit_pca
 from forde.kernels.distance import squared_distances
 from forde.rules import WGD

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import forde
-from forde.engine import VectorizedEngine
 from forde.kernels import RBF
 from forde.rules import SGE, SVGD, WGD, Rule
 from forde.spaces import Weights
+from steps import stack
 
 MEAN = torch.tensor([1.0, -2.0], dtype=torch.float64)
 COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 0.8]], dtype=torch.float64)
@@ -55,12 +55,12 @@ def transport(rule: Rule, bandwidth: str | float, density: Callable[[Tensor, Ten
     """Final positions `[M, dim]`."""
     ensemble = forde.Ensemble(lambda: Particle(dim), M, seed=0, likelihood=Density(density))
     method = forde.Method(space=Weights(), kernel=RBF(bandwidth=bandwidth), rule=rule, prior=())
-    engine = VectorizedEngine(ensemble.train(), method)
-    optimizer = torch.optim.Adam(engine.parameters(), lr=0.1)
+    engine = stack(ensemble.train(), method)
+    optimizer = torch.optim.Adam(engine.runner.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.998)
     batch = torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1)
     for step in range(1500):
-        engine.step(*batch, step=step, data_size=1)
+        engine.update(*batch, step=step, data_size=1)
         optimizer.step()
         schedule.step()
     engine.close()
@@ -97,10 +97,10 @@ def test_two_modes(rule: Rule, bandwidth: float, smoothing: float) -> None:
 def test_without_repulsion_particles_collapse() -> None:
     """The recovery above is the repulsion's doing."""
     ensemble = forde.Ensemble(lambda: Particle(2), 10, seed=0, likelihood=Density(gaussian))
-    engine = VectorizedEngine(ensemble.train(), forde.Method(prior=()))
-    optimizer = torch.optim.Adam(engine.parameters(), lr=0.1)
+    engine = stack(ensemble.train(), forde.Method(prior=()))
+    optimizer = torch.optim.Adam(engine.runner.parameters(), lr=0.1)
     for _ in range(600):
-        engine.step(torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1))
+        engine.update(torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1))
         optimizer.step()
     engine.close()
     positions = torch.cat([member.position.detach() for member in ensemble.members])

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import forde
-from forde.engine import EagerEngine
 from forde.kernels import RBF, Fixed, Median, SquaredCosine
 from forde.priors import Cauchy, Isotropic
 from forde.rules import SGE, SSGE, SVGD, WGD, Penalty
 from forde.rules.base import compare, gradient_sums
 from forde.spaces import Features, InputGradients, Outputs, Weights
 from forde.spaces.features import directions
+from steps import loop, phase_1
 
 M, P = 5, 7
 GLOBAL = RBF(bandwidth="global")
@@ -36,9 +36,9 @@ def batch(size: int = 8) -> tuple[Tensor, Tensor]:
 
 
 def grads(ensemble: forde.Ensemble, method: forde.Method, **options: object) -> dict[str, Tensor]:
-    engine = EagerEngine(copy.deepcopy(ensemble), method)
-    engine.step(*batch(), **options)
-    return {f"{i}.{n}": p.grad for i, group in enumerate(engine.groups) for n, p in group.items()}
+    engine = loop(copy.deepcopy(ensemble), method)
+    engine.update(*batch(), **options)
+    return {f"{i}.{n}": p.grad for i, group in enumerate(engine.runner.groups) for n, p in group.items()}
 
 
 class TestRules:
@@ -68,7 +68,7 @@ class TestRules:
         assert WGD()(GLOBAL, z).cotangent.sum(0).abs().max() > 1e-3
 
     def test_spectral_estimator_closed_form(self, z: Tensor) -> None:
-        live, _, K = compare(GLOBAL, z)
+        live, K, _ = compare(GLOBAL, z)
         G, K = gradient_sums(live, K).flatten(1), K.detach()
         ridge = K + 0.01 * torch.eye(M, dtype=torch.float64)
         inverse = torch.linalg.inv(ridge)
@@ -82,7 +82,7 @@ class TestRules:
     def test_spectral_estimator_keeps_the_largest_eigenvalues(self, z: Tensor) -> None:
         everything = SSGE(n_eigenvalues=M)(GLOBAL, z).cotangent
         torch.testing.assert_close(everything, SSGE()(GLOBAL, z).cotangent)
-        live, _, K = compare(GLOBAL, z)
+        live, K, _ = compare(GLOBAL, z)
         G, K = gradient_sums(live, K).flatten(1), K.detach()
         values, vectors = torch.linalg.eigh(K + 0.01 * torch.eye(M, dtype=torch.float64))
         top = torch.outer(K @ vectors[:, -1], vectors[:, -1]) / values[-1] ** 2 @ G
@@ -145,7 +145,7 @@ class TestSvgdInNetworks:
         method = forde.Method(space=InputGradients(), kernel=RBF(bandwidth="per_sample"), rule=SVGD())
         x, y = batch()
         with pytest.raises(forde.FordeError, match="different parameters"):
-            EagerEngine(ensemble, method).step(x.float(), y)
+            loop(ensemble, method).update(x.float(), y)
 
 
 class TestFeatures:
@@ -240,12 +240,12 @@ class TestFeatures:
     def test_cauchy_gradient(self, on: str) -> None:
         """(1/B) · 2aF/(1 + aF²)."""
         a, values = 0.3, torch.randn(8, 5, dtype=torch.float64, requires_grad=True)
-        view = forde.spaces.View(values, torch.zeros(8), values, values, [], forde.likelihoods.Classification())
+        view = forde.spaces.View(torch.zeros(8), values, values, [], forde.likelihoods.Classification())
         (gradient,) = torch.autograd.grad(Cauchy(a, on=on).energy(view), values)
         torch.testing.assert_close(gradient, (2 * a * values / (1 + a * values**2) / 8).detach())
         assert torch.autograd.gradcheck(
             lambda v: Cauchy(a, on=on).energy(
-                forde.spaces.View(v, torch.zeros(8), v, v, [], forde.likelihoods.Classification())
+                forde.spaces.View(torch.zeros(8), v, v, [], forde.likelihoods.Classification())
             ),
             values,
         )
@@ -253,11 +253,11 @@ class TestFeatures:
     def test_named_layer(self) -> None:
         ensemble = tanh_ensemble()
         x, y = batch()
-        named = EagerEngine(ensemble, forde.Method(space=Features(layer="1"))).forward(x, y, repel=True).z
-        default = EagerEngine(ensemble, forde.Method(space=Features())).forward(x, y, repel=True).z
+        named = phase_1(loop(ensemble, forde.Method(space=Features(layer="1"))), x, y).z
+        default = phase_1(loop(ensemble, forde.Method(space=Features())), x, y).z
         torch.testing.assert_close(named, default)
         with pytest.raises(forde.FordeError, match="unknown layer"):
-            EagerEngine(ensemble, forde.Method(space=Features(layer="one")))
+            loop(ensemble, forde.Method(space=Features(layer="one")))
 
 
 class TestLit:

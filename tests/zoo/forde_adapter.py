@@ -54,9 +54,8 @@ def forde_steps(
         try:
             ensemble = members_of(make, n_members)
             method = _method(recipe, ensemble, [x for x, _ in batches])
-            engine = make_engine(engine_name, ensemble, method, memory=memory)  # type: ignore[arg-type]
-            engine.fuse = False  # traced operations run one by one: the same program without a C++ compiler at work
-            optimizer = torch.optim.SGD(engine.parameters(), lr=lr)
+            engine = make_engine(engine_name, ensemble, method, memory=memory, fuse=False)  # type: ignore[arg-type]
+            optimizer = torch.optim.SGD(engine.runner.parameters(), lr=lr)
             for number, (x, y) in enumerate(batches):
                 if number == 1 and between is not None:
                     for member in ensemble.members:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from forde.engine.mesh import Axis
+from forde.distributed.mesh import Axis
 
 NUMBERS = [2**k for k in (0, 4, 8, 10, 14, 16, 18, 20)]
 """Floats per process and message: 4 bytes to 4 MiB."""
@@ -33,7 +33,7 @@ def ring_bytes(kind: str, numbers: int, size: int) -> float:
 
 def messages(kind: str, axis: Axis, numbers: int) -> Callable[[], object]:
     tensor = torch.randn(numbers)
-    return (lambda: axis.gathered(tensor)) if kind == "gather" else (lambda: axis.add_up(tensor.zero_()))
+    return (lambda: axis.all_gather(tensor)) if kind == "gather" else (lambda: axis.all_reduce(tensor.zero_()))
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -11,8 +11,8 @@ import torch
 from forde.benchmarks.directions import with_directions
 from forde.benchmarks.rows import Row, ratio
 from forde.benchmarks.timing import Run, arithmetic, time_jobs
-from forde.engine import exchange
 from forde.methods import Method, method
+from forde.step import exchange
 
 
 def metrics(rank: int) -> dict[str, Method]:

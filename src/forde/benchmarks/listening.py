@@ -13,7 +13,8 @@ class _Keep(logging.Handler):
         self.lines = lines
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+        if record.getMessage().startswith("engine:"):
+            self.lines.append(record.getMessage())
 
 
 @contextmanager
@@ -21,11 +22,11 @@ def listening() -> Iterator[list[str]]:
     """Lines that forde's engines log meanwhile.
 
     >>> with listening() as lines:
-    ...     logging.getLogger("forde.engine.choose").info("engine: eager")
+    ...     logging.getLogger("forde.compile.step").info("engine: eager")
     >>> lines
     ['engine: eager']
     """
-    logger = logging.getLogger("forde.engine")
+    logger = logging.getLogger("forde")
     lines: list[str] = []
     handler, level = _Keep(lines), logger.level
     logger.addHandler(handler)

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import torch
 
 from forde.benchmarks.models import problem
-from forde.engine import EagerEngine, base
+from forde.engine import make_engine
 from forde.ensemble import Ensemble
 from forde.methods import method
+from forde.step import plain
 
 
 def faults() -> int:
@@ -29,8 +30,8 @@ def measure(name: str, *, members: int = 10, batch: int = 128, steps: int = 10) 
     """Page faults per step of a method, after half as many steps."""
     network = problem("small-conv")
     x, y = network.batch(batch, torch.device("cpu"))
-    engine = EagerEngine(Ensemble(network.make, members).train(), method(name))
-    optimizer = torch.optim.SGD(engine.parameters(), lr=1e-3, momentum=0.9, nesterov=True)
+    engine = make_engine("eager", Ensemble(network.make, members).train(), method(name))
+    optimizer = torch.optim.SGD(engine.runner.parameters(), lr=1e-3, momentum=0.9, nesterov=True)
     for _ in range(steps // 2):
         engine.update(x, y, optimizer)
     before = faults()
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--give-back", action="store_true", help="do not keep freed memory")
     if parser.parse_args(arguments).give_back:
-        base.keep_freed_memory = lambda: None
+        plain.keep_freed_memory = lambda: None
     torch.set_num_threads(1)
     for name in ("deep-ensemble", "forde-identity"):
         print(f"{name}: {measure(name):.0f} page faults per step")

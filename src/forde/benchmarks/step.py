@@ -15,12 +15,12 @@ from forde.benchmarks.directions import has_directions, with_directions
 from forde.benchmarks.models import problem
 from forde.benchmarks.rows import Row, ratio
 from forde.benchmarks.timing import PRECISIONS, Run, Timing, arithmetic, checked_device, time_jobs
-from forde.engine.choose import EngineName, make_engine
-from forde.engine.records import Memory
+from forde.engine import EngineName, make_engine
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, unknown_name
 from forde.methods import Method, method
 from forde.priors import TrainingData
+from forde.step.records import Memory
 
 ENGINES: tuple[str, ...] = get_args(EngineName)
 MEMORIES: tuple[str, ...] = get_args(Memory)
@@ -160,7 +160,7 @@ def training(step: Step) -> Iterator[Run]:
         )
         engine = make_engine(cast(EngineName, step.engine), ensemble, fitted, precision, cast(Memory, step.memory))
         try:
-            optimizer = torch.optim.SGD(engine.parameters(), lr=1e-3, momentum=0.9, nesterov=True)
+            optimizer = torch.optim.SGD(engine.runner.parameters(), lr=1e-3, momentum=0.9, nesterov=True)
             counter = count()
 
             def run() -> None:

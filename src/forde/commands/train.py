@@ -83,7 +83,7 @@ def train(
     import torch
 
     import forde
-    from forde.engine.mesh import parse_shape, processes
+    from forde.distributed.mesh import parse_shape, processes
     from forde.training.recipe import Recipe
     from forde.training.trained import RECIPE
     from forde.training.writers import TensorBoard

@@ -47,7 +47,7 @@ def train(options: argparse.Namespace) -> None:
     )  # fmt: skip
     fitted = method(options.method).prepare(ensemble.members[0], TrainingData(feed.inputs, feed.size))
     engine = make_engine(options.engine, ensemble, fitted, options.precision)
-    optimizer = torch.optim.SGD(engine.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    optimizer = torch.optim.SGD(engine.runner.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     generator, losses, step = torch.Generator().manual_seed(options.seed), [], count()
     for epoch in range(options.epochs):
         for x, y in feed.epoch(generator):

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from forde.cuda_graph import Recorded, record
 from forde.inference.repeatable import watched
 
 log = logging.getLogger(__name__)
@@ -22,17 +22,6 @@ FAILED: list[torch.cuda.CUDAGraph] = []
 Streams = Sequence[torch.cuda.Stream]
 Function = Callable[[Tensor, Streams], Tensor]
 """A batch → outputs; its independent parts may be queued on the streams, if there are any."""
-
-
-class _Replay(NamedTuple):
-    graph: torch.cuda.CUDAGraph
-    x: Tensor
-    outputs: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        self.x.copy_(x)
-        self.graph.replay()
-        return self.outputs.clone()  # the next replay overwrites them
 
 
 class Replaying:
@@ -54,7 +43,7 @@ class Replaying:
         self._wanted = capture
         self._try_algorithms = try_algorithms
         self._seen: set[tuple[torch.Size, torch.dtype]] = set()
-        self._replay: _Replay | None = None
+        self._replay: Recorded | None = None
 
     def __enter__(self) -> Replaying:
         return self
@@ -68,8 +57,9 @@ class Replaying:
         if not x.is_cuda:
             return self._function(x, ())
         kind = x.shape, x.dtype
-        if self._replay is not None and kind == (self._replay.x.shape, self._replay.x.dtype):
-            return self._replay(x)
+        if self._replay is not None and kind == (self._replay.inputs[0].shape, self._replay.inputs[0].dtype):
+            outputs: Tensor = self._replay.replay(x)
+            return outputs.clone()
         if not self._wanted or kind not in self._seen:
             self._seen.add(kind)
             return self._function(x, ())
@@ -91,15 +81,11 @@ class Replaying:
             try:
                 # Algorithms are chosen, and scratch memory that outlives the graph is taken, before the capture.
                 self._function(inputs, streams)
-                # Other threads may go on using the GPU meanwhile.
-                with torch.cuda.graph(graph, stream=capture_stream, capture_error_mode="thread_local"):
-                    outputs = self._function(inputs, streams)
+                self._replay = record(lambda x: self._function(x, streams), [inputs], graph, stream=capture_stream)
             except RuntimeError as error:
                 log.info("prediction runs without a CUDA graph (%s)", str(error).partition("\n")[0])
                 FAILED.append(graph)
                 _streams.cache_clear()  # some may still belong to what failed
-                return
-        self._replay = _Replay(graph, inputs, outputs)
 
 
 @cache

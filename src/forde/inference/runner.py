@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor, fx, nn
 
+from forde.cuda_graph import side_by_side
 from forde.forward import explaining_forward, stacked, tensor_output
 from forde.inference.folding import folded, has_hooks
 from forde.inference.fused import FusedConvolution, fused
@@ -120,14 +121,5 @@ def _side_by_side(networks: Sequence[nn.Module], x: Tensor, streams: Streams) ->
     if not streams:
         untouched = Untouched(x)
         return [tensor_output(network(untouched.copy())) for network in networks]
-    current = torch.cuda.current_stream(x.device)
-    for stream in streams:
-        stream.wait_stream(current)
-    rows = []
-    for index, network in enumerate(networks):
-        with torch.cuda.stream(streams[index % len(streams)]):
-            # One that works in place must not write to what another stream reads.
-            rows.append(tensor_output(network(x.clone())))
-    for stream in streams:
-        current.wait_stream(stream)
-    return rows
+    # One that works in place must not write to what another stream reads.
+    return [tensor_output(networks[index](x.clone())) for index in side_by_side(len(networks), streams)]

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -35,6 +36,17 @@ class Kernel(ABC):
     def __call__(self, live: Tensor, frozen: Tensor) -> Similarity:
         """`[M, B, D]`, `[M, B, D]` → values `[M, M, B]`."""
 
+    def among(self, live: Tensor) -> Similarity:
+        """Members `[M, B, D]` compared with each other as they stand."""
+        return self(live, live.detach())
+
     def prepare(self, batches: Callable[[], Iterator[Tensor]]) -> Self:
         """The kernel fitted to the training inputs, given as a function that starts a new pass over them."""
         return self
+
+    def metric_apart(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Kernel] | None:
+        """A matrix R `[D, D']` and a kernel k' with k(a, b) = k'(aR, bR), so that each member may apply R for itself.
+
+        None where there is no such matrix.
+        """
+        return None

@@ -44,6 +44,10 @@ class Metric(ABC):
         """Between members `[M, B, D]` → `[M, M, B]`; gradients flow to the first of each pair."""
         return squared_distances(self(z))
 
+    def matrix_of(self, device: torch.device, dtype: torch.dtype) -> Tensor | None:
+        """The map as a matrix `[D, D']`; None where it is none, or none that is worth a product."""
+        return None
+
     def prepare(self, batches: Callable[[], Iterator[Tensor]]) -> Self:
         """The metric fitted to the training inputs."""
         return self
@@ -59,6 +63,9 @@ class Identity(Metric):
 
     def __call__(self, s: Tensor) -> Tensor:
         return s
+
+    def squared_distances(self, z: Tensor) -> Tensor:
+        return squared_distances(z)
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,9 @@ class Spectral(Metric):
         # One product per member, all of one shape: equal members then stay equal to the last bit, and so exert no
         # force, where one product over all rows may round equal rows differently.
         return torch.stack([member @ matrix for member in s])
+
+    def matrix_of(self, device: torch.device, dtype: torch.dtype) -> Tensor | None:
+        return None if self.pca is None else self.matrix(device, dtype)
 
     def squared_distances(self, z: Tensor) -> Tensor:
         if z.device.type != "cpu" or z.shape[-1] < FEW:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from forde.kernels.bandwidth import Bandwidth, Median, as_bandwidth
 from forde.kernels.base import Kernel, Similarity
 from forde.kernels.distance import squared_distances
 from forde.kernels.metric import Identity, Metric
-from forde.torch_private import same_storage
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,19 @@ class RBF(Kernel):
         return self.metric.needs_training_data
 
     def __call__(self, live: Tensor, frozen: Tensor) -> Similarity:
-        if _same_numbers(live, frozen):
-            q = self.metric.squared_distances(live)
-        else:
-            q = squared_distances(self.metric(live), self.metric(frozen))
+        q = squared_distances(self.metric(live), self.metric(frozen))
         h = as_bandwidth(self.bandwidth)(q)
         return Similarity((-q / h).exp(), h)
 
+    def among(self, live: Tensor) -> Similarity:
+        assert callable(self.bandwidth)  # since __post_init__
+        q = self.metric.squared_distances(live)
+        h = self.bandwidth(q)
+        return Similarity((-q / h).exp(), h)
+
+    def metric_apart(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Kernel] | None:
+        matrix = self.metric.matrix_of(device, dtype)
+        return None if matrix is None else (matrix, replace(self, metric=Identity()))
+
     def prepare(self, batches: Callable[[], Iterator[Tensor]]) -> RBF:
         return replace(self, metric=self.metric.prepare(batches))
-
-
-def _same_numbers(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors show the same memory in the same way."""
-    return same_storage(a, b) and (a.shape, a.stride(), a.storage_offset()) == (b.shape, b.stride(), b.storage_offset())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from torch import nn
@@ -41,8 +42,8 @@ class Method:
 
     >>> from forde import spaces, kernels, rules
     >>> mine = Method(space=spaces.Features(), kernel=kernels.RBF(bandwidth="per_sample"), rule=rules.SVGD())
-    >>> mine.repels(step=0, epoch=0)
-    True
+    >>> mine.factor(step=0, epoch=0, batch_size=4)
+    0.25
     """
 
     space: Space | None = None
@@ -92,31 +93,52 @@ class Method:
                 "batch, so repulsion_fraction must be 1."
             )
 
-    @property
+    @cached_property
     def priors(self) -> tuple[Prior, ...]:
         """The priors, always as a tuple."""
         assert isinstance(self.prior, tuple)
         return self.prior
 
-    def weight(self, epoch: int) -> float:
-        """Value of `repulsion_weight` at an epoch."""
-        if not callable(self.repulsion_weight):
-            return float(self.repulsion_weight)
-        weight = self.repulsion_weight(epoch)
-        _check_factor(weight, f"repulsion_weight({epoch})")
-        return float(weight)
+    def factor(self, *, step: int, epoch: int, batch_size: int, data_size: int | None = None) -> float | None:
+        """What the repulsion is multiplied with in this step, in mean-loss units; None where members do not interact.
 
-    def repels(self, *, step: int, epoch: int) -> bool:
-        """Whether members interact in this step at all."""
-        return self.space is not None and step % self.repulsion_every == 0 and self.weight(epoch) != 0
+        Args:
+            data_size: N; the batch size if left out.
 
-    def scale(self, batch_size: int, data_size: int) -> float:
-        """Factor of the repulsion in mean-loss units."""
-        assert self.space is not None and self.rule is not None
+        >>> from forde.spaces import InputGradients
+        >>> Method(space=InputGradients(), repulsion_weight=3.0).factor(step=0, epoch=0, batch_size=4)
+        0.75
+        """
+        if self.space is None or self.rule is None or step % self.repulsion_every:
+            return None
+        weight = self.repulsion_weight
+        if callable(weight):
+            weight = weight(epoch)
+            _check_factor(weight, f"repulsion_weight({epoch})")
+        if weight == 0:
+            return None
         scale = self.repulsion_scale
         if scale is None:
             scale = self.space.scale if self.rule.log_density else 1.0
-        return {"batch": 1 / batch_size, "data": 1 / data_size}[scale] if isinstance(scale, str) else float(scale)
+        sizes = {"batch": batch_size, "data": data_size or batch_size}
+        return weight * (1 / sizes[scale] if isinstance(scale, str) else float(scale))
+
+    def compared(self, batch_size: int) -> int | None:
+        """At how many of a batch's samples, the first ones, members are compared; None where at all of them."""
+        if self.repulsion_fraction == 1 or self.space is None or not self.space.uses_batch:
+            return None
+        return max(1, math.ceil(self.repulsion_fraction * batch_size))
+
+    @cached_property
+    def mixes_representations(self) -> bool:
+        """Whether driving forces are shared where members are compared (SVGD in output or feature space)."""
+        space, rule = self.space, self.rule
+        return space is not None and rule is not None and rule.mixes and space.mixes == "representation"
+
+    @cached_property
+    def mixes_weights(self) -> bool:
+        """Whether gradients of weights are shared between members (SVGD in weight or input-gradient space)."""
+        return self.rule is not None and self.rule.mixes and not self.mixes_representations
 
     def prepare(self, network: nn.Module, data: TrainingData) -> Method:
         """The method with metrics and priors fitted to the training data; `network` is any member."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -32,19 +32,28 @@ class TrainingData:
 class Prior(ABC):
     """Both hooks do nothing by default; a prior overrides the one it needs."""
 
+    has_energy: ClassVar[bool] = False
+    """Whether there is a term of the loss; so for every class that defines `energy`."""
     on_weights: bool = False
     needs_features: bool = False
+    takes_stacks: bool = False
+    """Whether the formulas use the last axes only, and so take tensors of stacked members `[M, ...]` too, for speed.
+    Otherwise they are called for one member after another."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.has_energy = cls.energy is not Prior.energy
 
     def prepare(self, network: nn.Module, data: TrainingData) -> Self:
         """The prior fitted to the training data and one (any) member."""
         return self
 
-    def energy(self, view: View) -> Tensor | None:
-        """Term of the loss: `[]`, or `[M]` for a stacked view."""
-        return None
+    def energy(self, view: View) -> Tensor:
+        """Term of one member's loss: `[]`."""
+        return view.output.new_zeros(())
 
     def add_gradients(self, parameters: Mapping[str, Tensor]) -> None:
-        """Add the prior's gradient to `.grad` of the named parameters, each `[...]` or `[M, ...]`.
+        """Add the prior's gradient to `.grad` of one member's parameters, by name.
 
         A parameter without gradient (unused by the network) is left alone, as torch's optimisers do.
         """

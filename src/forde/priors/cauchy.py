@@ -43,9 +43,13 @@ class Cauchy(Prior):
     def needs_features(self) -> bool:  # type: ignore[override]
         return self.on == "features"
 
+    @property
+    def takes_stacks(self) -> bool:  # type: ignore[override]
+        return self.on == "features"  # outputs may have any number of axes
+
     def energy(self, view: View) -> Tensor:
         values = view.output if self.on == "outputs" else view.features
         assert values is not None
         values = values.float() if values.itemsize < 4 else values
         penalties = torch.log1p(self.coefficient * values.square())
-        return penalties.flatten(view.lead + 1).sum(-1).mean(-1)
+        return penalties.flatten(1).sum(-1).mean() if self.on == "outputs" else penalties.sum(-1).mean(-1)

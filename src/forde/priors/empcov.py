@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from forde.errors import FordeError, unknown_name
 from forde.priors.base import Prior, TrainingData
-from forde.priors.isotropic import add_decay
+from forde.priors.isotropic import Isotropic
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class EmpCov(Prior):
     precision: Tensor | None = field(default=None, repr=False)
     """(C + ε'I)⁻¹ `[K, K]`, once fitted."""
     on_weights = True
+    takes_stacks = True
 
     def __post_init__(self) -> None:
         if not self.weight_decay >= 0 or not self.epsilon >= 0:
@@ -78,8 +79,8 @@ class EmpCov(Prior):
         if self.precision is None:
             raise FordeError("the EmpCov prior is not fitted; train with forde.fit, or call prior.prepare first.")
         first = f"{self.fitted_layer}.weight"
-        isotropic = [p for name, p in parameters.items() if name != first or self.extra_isotropic]
-        add_decay(isotropic, self.weight_decay)
+        others = {name: p for name, p in parameters.items() if name != first or self.extra_isotropic}
+        Isotropic(self.weight_decay).add_gradients(others)
         weight = parameters.get(first)
         if weight is not None and weight.grad is not None:
             rows = weight.detach().reshape(-1, len(self.precision))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -27,18 +27,15 @@ class Isotropic(Prior):
 
     weight_decay: float = 5e-4
     on_weights = True
+    takes_stacks = True
 
     def __post_init__(self) -> None:
         if not self.weight_decay >= 0:
             raise FordeError(f"weight_decay is {self.weight_decay}, but 0 or a positive number was expected.")
 
     def add_gradients(self, parameters: Mapping[str, Tensor]) -> None:
-        add_decay(parameters.values(), self.weight_decay)
-
-
-def add_decay(parameters: Iterable[Tensor], weight_decay: float) -> None:
-    """grad += λθ in place, where there is a gradient; one call for all parameters."""
-    trained = [parameter for parameter in parameters if parameter.grad is not None]
-    if weight_decay and trained:
-        with torch.no_grad():
-            add_each([p.grad for p in trained if p.grad is not None], trained, weight_decay)
+        """grad += λθ in place, where there is a gradient; one call for all parameters."""
+        trained = [parameter for parameter in parameters.values() if parameter.grad is not None]
+        if self.weight_decay and trained:
+            with torch.no_grad():
+                add_each([p.grad for p in trained if p.grad is not None], trained, self.weight_decay)

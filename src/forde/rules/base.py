@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forde.kernels.base import Kernel, Similarity
+from forde.kernels.base import Kernel
 
 
 @dataclass(frozen=True)
@@ -38,21 +38,16 @@ class Rule(ABC):
         """Representations `[M, S, D]` → forces."""
 
 
-def compare(kernel: Kernel, z: Tensor) -> tuple[Tensor, Similarity, Tensor]:
-    """Live representations, their per-place similarities, and K_ij = (1/S) Σ_s k_ijs `[M, M]` with its graph."""
+def compare(kernel: Kernel, z: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Live representations, K_ij = (1/S) Σ_s k_ijs `[M, M]` with its graph, and the mean bandwidth `[]` if there is."""
     live = z.detach().requires_grad_()
-    similarity = kernel(live, z.detach())
-    return live, similarity, similarity.values.mean(-1)
+    values, bandwidth = kernel.among(live)
+    return live, values.mean(-1), None if bandwidth is None else bandwidth.mean()
 
 
 def gradient_sums(live: Tensor, K: Tensor) -> Tensor:
     """G_i = Σ_j ∇_{z_i} K_ij: `[M, S, D]`."""
     return torch.autograd.grad(K.sum(), live)[0]
-
-
-def mean_bandwidth(similarity: Similarity) -> Tensor | None:
-    """Mean of the kernel's bandwidth `[]`, left on the device; None for kernels that have none."""
-    return None if similarity.bandwidth is None else similarity.bandwidth.mean()
 
 
 def identity_like(K: Tensor) -> Tensor:

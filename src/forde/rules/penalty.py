@@ -15,7 +15,7 @@ from torch import Tensor
 
 from forde.errors import FordeError
 from forde.kernels.base import Kernel
-from forde.rules.base import Forces, Rule, compare, identity_like, mean_bandwidth
+from forde.rules.base import Forces, Rule, compare, identity_like
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Penalty(Rule):
             raise FordeError(f"reduction is {self.reduction!r}, but 'mean' or 'sum' was expected.")
 
     def __call__(self, kernel: Kernel, z: Tensor) -> Forces:
-        live, similarity, K = compare(kernel, z)
+        live, K, bandwidth = compare(kernel, z)
         factor = self.strength * (z.shape[1] if self.reduction == "sum" else 1)
         others = factor * (K * (1 - identity_like(K))).sum(1)
         (cotangent,) = torch.autograd.grad(others.sum(), live)
-        return Forces(cotangent, others.detach() / 2, bandwidth=mean_bandwidth(similarity))
+        return Forces(cotangent, others.detach() / 2, bandwidth=bandwidth)

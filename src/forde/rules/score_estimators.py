@@ -17,7 +17,7 @@ from torch import Tensor
 
 from forde.errors import FordeError
 from forde.kernels.base import Kernel
-from forde.rules.base import Forces, Rule, compare, gradient_sums, identity_like, mean_bandwidth
+from forde.rules.base import Forces, Rule, compare, gradient_sums, identity_like
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class SGE(Rule):
             raise FordeError(f"ridge is {self.ridge}, but a positive number was expected: K alone may be singular.")
 
     def __call__(self, kernel: Kernel, z: Tensor) -> Forces:
-        live, similarity, K = compare(kernel, z)
+        live, K, bandwidth = compare(kernel, z)
         G, K = gradient_sums(live, K), K.detach()
         score = torch.linalg.solve(K + self.ridge * identity_like(K), G.flatten(1)).view_as(G)
-        return Forces(score, K.sum(1).log(), bandwidth=mean_bandwidth(similarity))
+        return Forces(score, K.sum(1).log(), bandwidth=bandwidth)
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class SSGE(Rule):
             raise FordeError(f"n_eigenvalues is {self.n_eigenvalues}, but at least 1, or None for all, was expected.")
 
     def __call__(self, kernel: Kernel, z: Tensor) -> Forces:
-        live, similarity, K = compare(kernel, z)
+        live, K, bandwidth = compare(kernel, z)
         G, K = gradient_sums(live, K), K.detach()
         eigenvalues, vectors = torch.linalg.eigh(K + self.ridge * identity_like(K))  # ascending
         if self.n_eigenvalues is not None:
             eigenvalues, vectors = eigenvalues[-self.n_eigenvalues :], vectors[:, -self.n_eigenvalues :]
         score = (K @ vectors / eigenvalues.square()) @ (vectors.T @ G.flatten(1))
-        return Forces(score.view_as(G), K.sum(1).log(), bandwidth=mean_bandwidth(similarity))
+        return Forces(score.view_as(G), K.sum(1).log(), bandwidth=bandwidth)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from forde.kernels.base import Kernel
-from forde.rules.base import Forces, Rule, compare, gradient_sums, mean_bandwidth
+from forde.rules.base import Forces, Rule, compare, gradient_sums
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class SVGD(Rule):
     mixes = True
 
     def __call__(self, kernel: Kernel, z: Tensor) -> Forces:
-        live, similarity, K = compare(kernel, z)
+        live, K, bandwidth = compare(kernel, z)
         members = len(z)
         return Forces(
             gradient_sums(live, K) / members,
             K.detach().sum(1) / members,
             mixing=K.detach() / members,
-            bandwidth=mean_bandwidth(similarity),
+            bandwidth=bandwidth,
         )

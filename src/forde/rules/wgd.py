@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from forde.kernels.base import Kernel
-from forde.rules.base import Forces, Rule, compare, mean_bandwidth
+from forde.rules.base import Forces, Rule
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,10 @@ class WGD(Rule):
     """
 
     def __call__(self, kernel: Kernel, z: Tensor) -> Forces:
-        live, similarity, K = compare(kernel, z)
+        live = z.detach().requires_grad_()
+        values, bandwidth = kernel.among(live)
+        K = values.mean(-1)
         # K_ii = 1 keeps the sum away from 0, except where a squared cosine meets zero vectors.
         energy = K.sum(1).clamp_min(torch.finfo(K.dtype).tiny).log()
         (cotangent,) = torch.autograd.grad(energy.sum(), live)
-        return Forces(cotangent, energy.detach(), bandwidth=mean_bandwidth(similarity))
+        return Forces(cotangent, energy.detach(), bandwidth=None if bandwidth is None else bandwidth.mean())

@@ -3,61 +3,37 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
+from forde.errors import FordeError
 from forde.likelihoods import Likelihood
 
 
 @dataclass(frozen=True)
 class View:
-    """What one forward pass leaves for a space and the priors to read, its autograd graph still alive.
+    """What one member's forward pass leaves for a space and the priors to read, its autograd graph still alive."""
 
-    Every tensor has the same number of leading member axes: none for one member, one for stacked members.
-    """
-
-    x: Tensor
-    """`[B, ...]` or `[M, B, ...]`; requires grad where the space differentiates with respect to it."""
     y: Tensor
-    """`[B]`."""
+    """`[B, ...]`."""
     output: Tensor
-    """`[B, C]` or `[M, B, C]`."""
+    """`[B, C]` or of another shape `[B, ...]`, in float32 or better."""
     features: Tensor | None
-    """`[B, Q...]` or `[M, B, Q...]` where the method asked for features."""
+    """`[B, Q]`, an inner activation, flattened, where the method asked for one."""
     parameters: Sequence[Tensor]
-    """Trainable parameters, each `[...]` or `[M, ...]`."""
+    """Trainable parameters."""
     likelihood: Likelihood
-    stacked: bool = False
     share: float = 1.0
     """Part of the batch that these samples are, where several processes hold it together."""
-
-    @property
-    def lead(self) -> int:
-        """Number of leading member axes, 0 or 1."""
-        return int(self.stacked)
+    input_gradient: Tensor | None = None
+    """`[B, D]`, that of the space's `scalar`, flattened, with its graph; None before it is taken."""
 
     def loss(self) -> Tensor:
-        """Mean loss of the batch, or this view's part of it: `[]` or `[M]`."""
-        return self.part(self.of_outputs(self.likelihood.loss, takes_stacks=self.likelihood.takes_stacks))
-
-    def of_outputs(self, function: Callable[[Tensor, Tensor], Tensor], *, takes_stacks: bool = False) -> Tensor:
-        """`function(output [B, ...], y)` of each member, in float32 or better: `[...]` or `[M, ...]`.
-
-        Args:
-            takes_stacks: whether the function also takes all members' outputs at once.
-        """
-        output = self.output.float() if self.output.itemsize < 4 else self.output
-        if self.stacked and not takes_stacks:
-            return torch.stack([function(member, self.y) for member in output])
-        return function(output, self.y)
-
-    def part(self, mean: Tensor) -> Tensor:
-        """What a mean over these samples contributes to the mean over the batch."""
-        return mean if self.share == 1 else self.share * mean
+        """Mean loss of the batch `[]`, or these samples' part of it."""
+        return self.share * self.likelihood.loss(self.output, self.y)
 
 
 @dataclass(frozen=True)
@@ -86,8 +62,16 @@ class Space(ABC):
     mixes: ClassVar[Literal["representation", "weights"]] = "representation"
     """Where rules that share driving forces between members (SVGD) mix them."""
     needs_input_gradient: ClassVar[bool] = False
+    """Whether `represent` reads `view.input_gradient`, that of `scalar`."""
     needs_scalar: bool = False
-    """Whether `represent` asks the likelihood for its scalar."""
+    """Whether `scalar` asks the likelihood for its own."""
+    takes_stacks: bool = False
+    """Whether the formulas use the last axes only, and so take tensors of stacked members `[M, ...]` too, for speed.
+    Otherwise they are called for one member after another."""
+    same_size_advice: ClassVar[str] = (
+        "use members of one architecture, or a method such as 'function-rde' or 'forde-pca'"
+    )
+    """What to do where members are represented by vectors of different sizes."""
     needs_loss_gradient: bool = False
     """Whether `project` wants the gradient of the loss with respect to the representation."""
     uses_batch: ClassVar[bool] = True
@@ -96,9 +80,22 @@ class Space(ABC):
     """Axis of `[M, S, D]` along which the batch lies, sample after sample: 1 where members are compared at each sample,
     2 where the whole batch is one vector."""
 
+    projects: ClassVar[bool] = False
+    """Whether members are compared along few directions; so for every class that defines `project`."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.projects = cls.project is not Space.project
+
     @abstractmethod
     def represent(self, view: View) -> Tensor:
-        """Representation with its graph: `[S, D]`, or `[M, S, D]` for a stacked view."""
+        """Representation of one member with its graph: `[S, D]`."""
+
+    def scalar(self, view: View) -> Tensor:
+        """What is differentiated with respect to the inputs, summed over the samples: `[]`."""
+        raise FordeError(
+            f"{type(self).__name__} has needs_input_gradient = True, but no scalar(view) to differentiate; define one."
+        )
 
     def source(self, view: View) -> Tensor:
         """The tensor on the way to the loss that the representation is a reshaped copy of."""

@@ -37,6 +37,7 @@ class Features(Space):
     """
 
     sample_axis: ClassVar[Literal[1, 2]] = 2
+    takes_stacks = True
 
     layer: str | None = None
     projection: int | None = None
@@ -55,7 +56,7 @@ class Features(Space):
         return view.features
 
     def represent(self, view: View) -> Tensor:
-        return self.source(view).flatten(view.lead).unsqueeze(view.lead)
+        return self.source(view).flatten(-2).unsqueeze(-2)
 
     def project(self, z: Tensor, loss_gradients: Tensor | None) -> Projection | None:
         if self.projection is None or loss_gradients is None:

@@ -10,21 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from forde.errors import FordeError
 from forde.spaces.base import Space, View
-from forde.vectors import unit
 
 Scalar = Literal["logit", "log_prob", "ce"] | Callable[[Tensor, Tensor], Tensor]
-
-NO_PATH = (
-    "the network's output does not depend on its input in a differentiable way, so members cannot be compared by "
-    "input gradients; remove detach(), rounding or integer casts from the network, or choose another method."
-)
 
 
 @dataclass(frozen=True)
@@ -57,32 +51,27 @@ class InputGradients(Space):
                 "expected 'logit', 'log_prob', 'ce' or a function of (output, y)."
             )
 
-    @property
+    @cached_property
     def needs_scalar(self) -> bool:  # type: ignore[override]
         return self.output in ("logit", "log_prob")
 
-    def represent(self, view: View) -> Tensor:
-        gradients = input_gradients(self.scalar(view), view.x).flatten(view.lead + 1)
-        # Half precision would lose eps and most of the direction.
-        gradients = gradients.float() if gradients.itemsize < 4 else gradients
-        return unit(gradients, self.eps) if self.normalise else gradients
+    @cached_property
+    def takes_stacks(self) -> bool:  # type: ignore[override]
+        return not callable(self.output)
 
     def scalar(self, view: View) -> Tensor:
-        """Sum over samples (and members: they do not share inputs) of the scalar that is differentiated."""
         if callable(self.output):
-            return view.of_outputs(self.output).sum()
+            return self.output(view.output, view.y).sum()
         if self.output == "ce":
             return view.loss().sum()
         likelihood = view.likelihood
-        function = likelihood.log_prob if self.output == "log_prob" else likelihood.scalar
-        return view.of_outputs(function, takes_stacks=likelihood.takes_stacks).sum()
+        return (likelihood.log_prob if self.output == "log_prob" else likelihood.scalar)(view.output, view.y).sum()
 
-
-def input_gradients(scalar: Tensor, x: Tensor) -> Tensor:
-    """∂scalar/∂x with its own graph, so that it can be differentiated again: the shape of `x`."""
-    if not scalar.requires_grad:
-        raise FordeError(NO_PATH)
-    (gradient,) = torch.autograd.grad(scalar, x, create_graph=True, allow_unused=True)
-    if gradient is None or not gradient.requires_grad:
-        raise FordeError(NO_PATH)
-    return gradient
+    def represent(self, view: View) -> Tensor:
+        gradient = view.input_gradient
+        assert gradient is not None
+        # Half precision would lose eps and most of the direction.
+        gradient = gradient.float() if gradient.itemsize < 4 else gradient
+        if not self.normalise:
+            return gradient
+        return gradient * (gradient.square().sum(-1, keepdim=True) + self.eps).rsqrt()

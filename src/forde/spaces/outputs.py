@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -25,6 +25,8 @@ class Outputs(Space):
     'batch'
     """
 
+    same_size_advice: ClassVar[str] = "give all members as many outputs"
+
     of: Kind = "logits"
     per_sample: bool = False
 
@@ -43,4 +45,4 @@ class Outputs(Space):
 
     def represent(self, view: View) -> Tensor:
         z = view.output if self.of == "logits" else view.output.softmax(-1)
-        return z.flatten(view.lead + 1) if self.per_sample else z.flatten(view.lead).unsqueeze(view.lead)
+        return z.flatten(1) if self.per_sample else z.flatten().unsqueeze(0)

@@ -28,5 +28,4 @@ class Weights(Space):
     uses_batch: ClassVar[bool] = False
 
     def represent(self, view: View) -> Tensor:
-        flat = [parameter.reshape(*parameter.shape[: view.lead], -1) for parameter in view.parameters]
-        return torch.cat(flat, dim=-1).unsqueeze(view.lead)
+        return torch.cat([parameter.flatten() for parameter in view.parameters]).unsqueeze(0)

@@ -15,12 +15,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from forde._version import __version__
-from forde.engine import Engine
-from forde.engine.mesh import Mesh
+from forde.distributed.mesh import Mesh
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.hashing import json_name
 from forde.methods import Method
+from forde.step import Step
 from forde.torch_private import SCHEDULER_POSITION
 from forde.training.code_prints import comparable
 from forde.training.data_prints import describe_data
@@ -55,7 +55,7 @@ def known_by(ensemble: Ensemble, feed: Feed, samples: int | None, mesh: Mesh) ->
 def decisive_settings(
     known: dict[str, Any],
     method: Method,
-    engine: Engine,
+    step: Step,
     optimizer: Optimizer,
     scheduler: LRScheduler | None,
     *,
@@ -69,7 +69,7 @@ def decisive_settings(
     """
     training = {
         "method": method,
-        "optimizer": {"type": type(optimizer).__name__, **optimizer.defaults, "groups": groups(engine, optimizer)},
+        "optimizer": {"type": type(optimizer).__name__, **optimizer.defaults, "groups": groups(step, optimizer)},
         "scheduler": None if scheduler is None else type(scheduler).__name__,
         "scheduler_settings": describe_scheduler(scheduler),
         **others,
@@ -85,13 +85,13 @@ def _as_json(about: Mapping[str, Any]) -> Any:
         raise FordeError(f"about cannot be written as JSON ({error}); give text, numbers, lists and dicts.") from None
 
 
-def groups(engine: Engine, optimizer: Optimizer) -> list[dict[str, Any]]:
+def groups(step: Step, optimizer: Optimizer) -> list[dict[str, Any]]:
     """Hyper-parameters of each parameter group, and which parameters of a member are in it.
 
     Groups in a row that agree in all are one: some engines hand over every member's parameters, others all stacked.
     """
-    names = {id(leaf): name for unit in engine.groups for name, leaf in unit.items()}
-    alike = len({tuple(name for name, _ in member.named_parameters()) for member in engine.whole.members}) == 1
+    names = {id(leaf): name for unit in step.runner.groups for name, leaf in unit.items()}
+    alike = len({tuple(name for name, _ in member.named_parameters()) for member in step.whole.members}) == 1
     found: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
         # max_lr first: OneCycleLR derives the others from it, and the first difference is the one that is named.

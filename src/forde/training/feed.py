@@ -27,7 +27,7 @@ class Feed(ABC):
 
     @abstractmethod
     def epoch(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """One pass in random order: batches `(x [B, ...], y [B])`."""
+        """One pass in random order: batches `(x [B, ...], y [B])` on the members' device, in their precision."""
 
     @abstractmethod
     def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -79,9 +79,8 @@ class TensorFeed(Feed):
 class LoaderFeed(Feed):
     """Whatever a DataLoader yields; its own batch size, order and augmentation are kept."""
 
-    def __init__(self, loader: DataLoader[Any], likelihood: Likelihood) -> None:
-        self.loader = loader
-        self.likelihood = likelihood
+    def __init__(self, loader: DataLoader[Any], ensemble: Ensemble) -> None:
+        self.loader, self.ensemble, self.likelihood = loader, ensemble, ensemble.likelihood
         dataset = loader.dataset
         self.size = len(dataset) if isinstance(dataset, Sized) else sum(len(y) for _, y in self.pairs())
         if self.size == 0:
@@ -91,7 +90,7 @@ class LoaderFeed(Feed):
         self._seed(generator)
         for x, y in self.pairs():
             _check_batch(x, y, self.likelihood)
-            yield x, _as_targets(y, self.likelihood)
+            yield self.ensemble.as_input(x), _as_targets(y, self.likelihood).to(self.ensemble.device)
 
     def rows(self, start: int, end: int) -> tuple[Tensor, ...] | None:
         dataset = self.loader.dataset
@@ -148,7 +147,7 @@ def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool
     if batch_size < 1:
         raise FordeError(f"batch_size is {batch_size}, but a whole number of at least 1 was expected.")
     if isinstance(data, DataLoader):
-        return LoaderFeed(data, likelihood)
+        return LoaderFeed(data, ensemble)
     if isinstance(data, IterableDataset):
         raise FordeError(
             "an IterableDataset has an order of its own, which fit cannot shuffle; pass a DataLoader of it instead."
@@ -159,7 +158,7 @@ def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool
         drop = drop_last and isinstance(data, Sized) and len(data) > batch_size
         generator = torch.Generator()
         loader = DataLoader(data, batch_size=batch_size, shuffle=True, drop_last=drop, generator=generator)
-        return LoaderFeed(loader, likelihood)
+        return LoaderFeed(loader, ensemble)
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise FordeError(f"the data is {_in_words(data)}, but a pair (x, y), a Dataset or a DataLoader was expected.")
     x, y = as_tensor(data[0], "inputs"), as_tensor(data[1], "targets")

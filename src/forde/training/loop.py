@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from forde.engine import Engine, StepReport
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError
 from forde.methods import Method
@@ -24,6 +23,7 @@ from forde.random_state import (
     set_source_state,
     source_state,
 )
+from forde.step import Step, StepReport
 from forde.torch_private import mark_as_stepped
 from forde.training.checkpoints import Checkpoint
 from forde.training.diagnostics import probe
@@ -39,7 +39,7 @@ from forde.training.optimiser_state import (
 )
 from forde.training.plain import like, to_plain
 from forde.training.writers import finite_or_null, from_json
-from forde.turns import give_way
+from forde.turns import give_way, waiting
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Loop:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Step,
         optimizer: Optimizer,
         scheduler: LRScheduler | None,
         feed: Feed,
@@ -107,7 +107,8 @@ class Loop:
             self._step(x, y)
             self.seconds = before + time.perf_counter() - started
             after_step()
-            give_way()
+            if waiting:
+                give_way()
         if x is None or y is None:
             raise FordeError("the loader yielded no batch; check its batch size, drop_last and sampler.")
         if not self.tally.losses:
@@ -144,20 +145,18 @@ class Loop:
             log.warning("step skipped: %s", error)
             self.skipped += 1
         else:
-            self._refuse_zero_gradients(report)
+            if self.patience:
+                self._refuse_zero_gradients(report)
             self.tally.add(report)
         self.step += 1
         self.steps += 1
 
     def _batches(self) -> Iterator[tuple[Any, Any]]:
         """Batches on the members' device: one for all, or a list with one for each."""
-        ensemble = self.ensemble
         if not self.independent_data:
-            for x, y in self.feed.epoch(self.orders[0]):
-                yield ensemble.as_input(x), y.to(ensemble.device)
-            return
-        for pairs in zip(*(self.feed.epoch(order) for order in self.orders), strict=True):
-            yield [ensemble.as_input(x) for x, _ in pairs], [y.to(ensemble.device) for _, y in pairs]
+            return self.feed.epoch(self.orders[0])
+        columns = zip(*(self.feed.epoch(order) for order in self.orders), strict=True)
+        return (([x for x, _ in pairs], [y for _, y in pairs]) for pairs in columns)
 
     def _again(self, batches: Iterator[tuple[Any, Any]]) -> tuple[Any, Any]:
         """Draw the batches of this epoch that were used already, and return the last of them."""
@@ -176,7 +175,7 @@ class Loop:
 
     def _refuse_zero_gradients(self, report: StepReport) -> None:
         """Stop a run whose members can never repel because their input gradients are zero from the start."""
-        if not self.patience or report.z is None:
+        if report.z is None:
             return
         if bool(report.z.any()):
             self.patience = 0

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from forde.engine import Engine, StepReport
 from forde.ensemble import Ensemble
 from forde.errors import NonFiniteError
+from forde.step import Step, StepReport
 from forde.torch_private import copy_each
 
 NonFinite = Literal["stop", "skip", "roll_back"]
@@ -25,16 +25,18 @@ class CarefulStep:
     only those pay for it who want to go on after such a step.
     """
 
-    def __init__(self, engine: Engine, optimizer: Optimizer) -> None:
+    def __init__(self, engine: Step, optimizer: Optimizer) -> None:
         self.engine, self.optimizer = engine, optimizer
-        self._statistics = [b for unit in range(len(engine.groups)) for b in engine.buffers(unit).values()]
+        self._statistics = [
+            b for unit in range(len(engine.runner.groups)) for b in engine.runner.buffers(unit).values()
+        ]
         self._before = [torch.empty_like(b) for b in self._statistics]
 
     def __call__(self, x: Any, y: Any, *, step: int, epoch: int, data_size: int) -> StepReport:
         """As `Engine.update`, or NonFiniteError."""
         _copy(self._before, self._statistics)
         try:
-            report = self.engine.step(x, y, step=step, epoch=epoch, data_size=data_size)
+            report = self.engine.update(x, y, step=step, epoch=epoch, data_size=data_size)
             self.engine.settle()
             self._refuse_gradients(step)
         except NonFiniteError:
@@ -44,7 +46,7 @@ class CarefulStep:
         return report
 
     def _refuse_gradients(self, step: int) -> None:
-        gradients = [p.grad for p in self.engine.parameters() if p.grad is not None]
+        gradients = [p.grad for p in self.engine.runner.parameters() if p.grad is not None]
         if self.engine.anywhere(not bool(get_total_norm(gradients).isfinite())):
             raise NonFiniteError(
                 f"a gradient is not finite at step {step}, though all losses are; lower the learning rate or check "

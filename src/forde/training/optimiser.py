@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from forde.engine import Engine
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, number_from_0
 from forde.methods import Method
 from forde.priors import EmpCov
+from forde.step import Step
 from forde.training.schedule import paper_factor
 
 DEFAULT_LR = 0.1
@@ -27,7 +27,7 @@ EXAMPLE = "lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
 
 
 def make_optimiser(
-    runner: Engine,
+    engine: Step,
     method: Method,
     *,
     epochs: int,
@@ -45,7 +45,7 @@ def make_optimiser(
         )
     if optimizer is None:
         lr = number_from_0("lr", DEFAULT_LR if lr is None else lr)
-        tuner: Optimizer = torch.optim.SGD(runner.parameters(), lr=lr, momentum=0.9, nesterov=True)
+        tuner: Optimizer = torch.optim.SGD(engine.runner.parameters(), lr=lr, momentum=0.9, nesterov=True)
         for prior in method.priors:
             if isinstance(prior, EmpCov) and lr * prior.max_curvature >= NESTEROV_LIMIT:
                 raise FordeError(
@@ -54,7 +54,7 @@ def make_optimiser(
                 )
         factory = scheduler or (lambda o: LambdaLR(o, lambda epoch: paper_factor(epoch, epochs)))
         return tuner, factory(tuner)
-    tuner = build_optimiser(optimizer, runner.parameters())
+    tuner = build_optimiser(optimizer, engine.runner.parameters())
     if any(group.get("weight_decay") for group in tuner.param_groups) and any(p.on_weights for p in method.priors):
         warnings.warn(
             "Both the optimiser and the method's prior decay the weights; pass weight_decay=0 to one of them.",

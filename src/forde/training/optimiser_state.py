@@ -1,6 +1,6 @@
 """An optimiser's state by member and parameter, whatever engine it ran on.
 
-An engine hands the optimiser *units* (`Engine.leaves`): each member's parameters, or all members' stacked `[M, ...]`.
+An engine hands the optimiser *units* (`Runner.leaves`): each member's parameters, or all members' stacked `[M, ...]`.
 Files hold neither: `{member}.{parameter}.{key}` has the shape that this member's parameter gives it, so that what one
 engine wrote another goes on with.
 """
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from forde.engine import Engine
 from forde.errors import FordeError
+from forde.step import Step
 from forde.torch_private import schedulers_in
 from forde.training.plain import like, to_plain
 
@@ -22,11 +22,11 @@ SCALARS = ("step", "mu_product")
 """State that is one number for a whole parameter, as torch's optimisers call it."""
 
 
-def optimiser_tensors(engine: Engine, optimizer: Optimizer) -> dict[str, Tensor]:
+def optimiser_tensors(engine: Step, optimizer: Optimizer) -> dict[str, Tensor]:
     """The state of each member's parameters, by `{member}.{parameter}.{key}`; numbers as `[]`."""
-    members = engine.ensemble.n_members
+    members = engine.runner.ensemble.n_members
     tensors: dict[str, Tensor] = {}
-    for unit, group in enumerate(engine.leaves):
+    for unit, group in enumerate(engine.runner.leaves):
         for name, leaf in group.items():
             for key, value in optimizer.state.get(leaf, {}).items():
                 if value is None:
@@ -36,13 +36,13 @@ def optimiser_tensors(engine: Engine, optimizer: Optimizer) -> dict[str, Tensor]
                     tensors[f"{engine.first_member + unit}.{name}.{key}"] = tensor
                     continue
                 split = tensor.dim() > 0 and len(tensor) == members and key not in SCALARS
-                for member in range(members):
-                    tensors[f"{member}.{name}.{key}"] = tensor[member] if split else tensor
+                for row in range(members):
+                    tensors[f"{engine.first_member + row}.{name}.{key}"] = tensor[row] if split else tensor
     return tensors
 
 
 def load_optimiser_tensors(
-    engine: Engine, optimizer: Optimizer, tensors: dict[str, Tensor], numbers: dict[str, str]
+    engine: Step, optimizer: Optimizer, tensors: dict[str, Tensor], numbers: dict[str, str]
 ) -> None:
     """Inverse of `optimiser_tensors`; tensors that are there already are written in place.
 
@@ -54,10 +54,10 @@ def load_optimiser_tensors(
         parameter, _, key = full.rpartition(".")
         stored.setdefault(parameter, {})[key] = value
     options = {id(leaf): group for group in optimizer.param_groups for leaf in group["params"]}
-    for unit, group in enumerate(engine.leaves):
+    for unit, group in enumerate(engine.runner.leaves):
         for name, leaf in group.items():
-            members = range(engine.ensemble.n_members) if _stacked(engine) else [engine.first_member + unit]
-            rows = [stored.get(f"{member}.{name}", {}) for member in members]
+            own = range(engine.runner.ensemble.n_members) if _stacked(engine) else [unit]
+            rows = [stored.get(f"{engine.first_member + row}.{name}", {}) for row in own]
             if not rows[0]:
                 optimizer.state.pop(leaf, None)
                 continue
@@ -122,8 +122,8 @@ def scale_learning_rate(optimizer: Optimizer, scheduler: Any, factor: float) -> 
             each.base_lrs = [lr * factor for lr in each.base_lrs]
 
 
-def _stacked(engine: Engine) -> bool:
-    return len(engine.leaves) == 1 and engine.ensemble.n_members > 1
+def _stacked(engine: Step) -> bool:
+    return len(engine.runner.leaves) == 1 and engine.runner.ensemble.n_members > 1
 
 
 def _as_tensor(value: Any, key: str, optimizer: Optimizer) -> Tensor:

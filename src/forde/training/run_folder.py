@@ -22,9 +22,9 @@ from signal import Signals
 from typing import Any
 
 from forde import saving
+from forde.distributed.mesh import ALONE, Mesh
+from forde.distributed.sharded import share_members
 from forde.durable import TEMPORARY, append_line, explaining_writes, make_folder, write_whole
-from forde.engine.mesh import ALONE, Mesh
-from forde.engine.sharded import share_members
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, RunInterruptedError
 from forde.hashing import json_name

@@ -14,18 +14,17 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from forde.data.description import Images, Table
-from forde.engine import Engine, make_engine
-from forde.engine.choose import EngineName
-from forde.engine.guards import explaining_memory
-from forde.engine.mesh import ALONE, Mesh, Shape, checked_shape, joined, own_device
-from forde.engine.records import Memory, Precision
-from forde.engine.sharded import make_sharded_engine, refuse_uneven_batches, share_members, share_random_numbers
+from forde.distributed.mesh import ALONE, Mesh, Shape, checked_shape, joined, own_device
+from forde.distributed.sharded import refuse_uneven_batches, share_members, share_random_numbers
+from forde.engine import EngineName, make_engine
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, unknown_name, whole_number
 from forde.methods import Method
 from forde.methods import method as named_method
 from forde.priors import TrainingData
 from forde.progress import progress_bar
+from forde.step.checks import explaining_memory
+from forde.step.records import Memory, Precision
 from forde.training.configuration import (
     decisive_settings,
     environment,
@@ -169,11 +168,7 @@ def fit(
         fitted = _fitted(method, ensemble, feed)
         history, planned = History(fitted), epochs * max(1, feed.size // batch_size)
         name: EngineName = "eager" if independent_data else engine
-        runner: Engine = (
-            make_engine(name, ensemble, fitted, precision, memory, steps=planned)
-            if group is ALONE
-            else make_sharded_engine(name, ensemble, fitted, group, precision, memory)
-        )
+        runner = make_engine(name, ensemble, fitted, precision, memory, steps=planned, mesh=group)
         try:
             tuner, schedule = make_optimiser(
                 runner, fitted, epochs=epochs, lr=lr, optimizer=optimizer, scheduler=scheduler

@@ -1,0 +1,520 @@
+"""The compiled step: a plain step, and what it becomes when it is traced, compiled and, on a GPU, captured.
+
+The plain step is oracle and fallback. The first step of a run is made by it; a traced one must come to the same on the
+same batch before it takes over. Where a network cannot be traced, or comes to something else (it branches on its data
+or on random numbers of Python's), the plain step stays, and one line in the log says why. What a trace took from Python
+is watched; when it changes, the step is traced again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.optim import Optimizer
+
+from forde.compile.captured import CapturedPhases, CapturedStep, CudaGraphs
+from forde.compile.fusing import can_fuse, fused
+from forde.compile.traced import Function, Program, TracedStep, match_layouts
+from forde.compile.tracing import Traced, given_to, state_of, trace, trace_exchange
+from forde.compile.trial import Trial, seconds_to_compile
+from forde.ensemble import Ensemble
+from forde.errors import FordeError, first_line
+from forde.rules import Forces
+from forde.step.agreement import (
+    Parts,
+    Position,
+    Tensors,
+    disagreement,
+    gradients_by_name,
+    gross_disagreement,
+    plain_parts,
+    probing,
+    rounded_parts,
+)
+from forde.step.checks import refuse_unrepeatable
+from forde.step.core import Repulsion, Step
+from forde.step.plain import PlainStep
+from forde.step.python_state import Watch, difference, hooks_of
+from forde.step.records import Batch, Batches, Forward, StepReport
+from forde.step.runners import MemberLoop, Runner
+
+log = logging.getLogger(__name__)
+
+WARM_UP_STEPS = 2
+"""Compiled steps before the capture, in which allocations and algorithm choices settle."""
+MOST_CHANGES = 3
+"""How often a step is traced again because an attribute, a mode or what is frozen has changed."""
+READ_AT_ONCE = 8
+"""With the compiler's own 4, the input of a ReLU behind BatchNorm would be written to memory and read three times
+instead of computed anew; numbers per channel count as much as whole images."""
+
+Key = tuple[object, ...]
+
+
+class _Kind:
+    """All steps with batches of one shape, with or without repulsion."""
+
+    def __init__(self, step: TracedStep, *, capturable: bool) -> None:
+        self.step = step
+        self.capturable = capturable
+        """Eigenvectors and linear systems come from a library that fails for good where it is captured."""
+        self.warm_ups = 0
+        self.whole: dict[bool, CapturedStep] = {}
+        """By whether the optimizer is part of it."""
+        self.phases: CapturedPhases | None = None
+
+
+class CompiledStep(Step):
+    """Runs the traced and compiled form of a plain step where there is one.
+
+    Args:
+        plain: with `metric_apart`, so that both hand out the same representations.
+        steps: how many the run will have, where compiling has to pay within them; None where it was asked for.
+        fuse: whether torch's compiler merges operations; by default where it can.
+        anywhere: whether something is so in any process; for steps that several processes make together.
+
+    >>> from forde import method
+    >>> forde_identity = method("forde-identity")
+    >>> ensemble = Ensemble(lambda: nn.Linear(4, 3), n_members=2)
+    >>> plain = PlainStep(MemberLoop(ensemble, forde_identity), forde_identity, metric_apart=True)
+    >>> step = CompiledStep(plain, fuse=False)  # trace only, for an example that takes no time
+    >>> step.update(torch.randn(8, 4), torch.randint(3, (8,))).losses.shape, step.is_plain
+    (torch.Size([2]), False)
+    """
+
+    def __init__(
+        self,
+        plain: PlainStep,
+        *,
+        steps: int | None = None,
+        fuse: bool | None = None,
+        anywhere: Callable[[bool], bool] | None = None,
+    ) -> None:
+        self._plain, self.runner, self.method, self.whole = plain, plain.runner, plain.method, plain.whole
+        device = self.runner.ensemble.device
+        self.fuse = can_fuse(device) if fuse is None else fuse
+        self.is_plain = False
+        """Whether the plain step stays for good."""
+        self._asked_for, self._trial = steps is None, None if steps is None else Trial(steps)
+        self._anywhere = anywhere or (lambda happened: happened)
+        self._kinds: dict[Key, _Kind] = {}
+        self._graphs = CudaGraphs(self.runner, parallel=plain.memory == "speed") if device.type == "cuda" else None
+        self._running: Step | _Kind = plain
+        """What made phase 1 of the step between whose phases other processes meet."""
+        self._code: Watch | None = None
+        """What the traced steps took from Python."""
+        self._changes = 0
+        # How tensor cores and a CPU's convolutions read them fastest.
+        looped = isinstance(self.runner, MemberLoop)
+        self._layouts = _store_weights(self.runner.ensemble, torch.channels_last) if looped else []
+
+    @property
+    def plain(self) -> PlainStep:
+        return self._plain
+
+    def update(
+        self,
+        x: Tensor | list[Tensor],
+        y: Tensor | list[Tensor],
+        optimizer: Optimizer | None = None,
+        *,
+        step: int = 0,
+        epoch: int = 0,
+        data_size: int | None = None,
+    ) -> StepReport:
+        numbers = {"step": step, "epoch": epoch, "data_size": data_size}
+
+        def by(which: Step) -> StepReport:
+            found = which.update(x, y, **numbers)  # type: ignore[arg-type]
+            match_layouts(self.runner.parameters())
+            if optimizer is not None:
+                optimizer.step()
+            return found
+
+        if self._trial is not None:
+            found = self._trial.time(lambda: by(self._plain), self.runner.ensemble.device)
+            if self._trial.over:
+                self._decide(self._trial)
+            return found
+        batch, factor = self.planned(x, y, step=step, epoch=epoch, data_size=data_size)
+        kind = self._kind(batch, factor)
+        if kind is None:
+            return by(self._plain)
+        if self._graphs is None:
+            return by(kind.step)
+        assert isinstance(batch, Batch)
+        if kind.warm_ups < WARM_UP_STEPS or not kind.capturable:
+            kind.warm_ups += 1
+            found = self._graphs.beside(lambda: kind.step.update(x, y, **numbers))  # type: ignore[arg-type]
+            if optimizer is not None:
+                optimizer.step()
+            return found
+        inside = optimizer if self._graphs.takes_in(optimizer) else None
+        if (inside is not None) not in kind.whole:
+            try:
+                kind.whole[inside is not None] = self._graphs.capture(kind.step, batch, factor, inside)
+            except RuntimeError as error:
+                self._give_up(f"the step cannot be captured in a CUDA graph ({first_line(error)})")
+                return by(self._plain)
+        captured = kind.whole[inside is not None]
+        found = self._graphs.replay(kind.step, captured, batch, factor, inside, number=step)
+        if inside is None and optimizer is not None:
+            optimizer.step()
+        return found
+
+    # The phases one by one, for steps that several processes make together.
+
+    def forward(self, batch: Batches, *, repel: bool) -> Forward:
+        kind = self._kind(batch, 1.0 if repel else None)
+        self._running = self._plain if kind is None else kind.step
+        if kind is None or self._graphs is None:
+            return self._running.forward(batch, repel=repel)
+        assert isinstance(batch, Batch)
+        # BatchNorm over several processes sends messages in the middle of a phase.
+        if kind.warm_ups < WARM_UP_STEPS or self.runner.policy.processes is not None:
+            kind.warm_ups += 1
+            found: Forward = self._graphs.beside(lambda: kind.step.forward(batch, repel=repel))
+            return found
+        self._running = kind
+        if kind.phases is None:
+            kind.phases = self._graphs.capture_phases(kind.step, batch, repel=repel)
+        return self._graphs.replay_first(kind.phases, batch)
+
+    def exchange(self, found: Forward, factor: float | Tensor) -> Forces:
+        return self._plain.exchange(found, factor)
+
+    def pull_back(self, forces: Forces | None, *, apart: bool = False) -> Repulsion:
+        running = self._running
+        if isinstance(running, _Kind):
+            assert self._graphs is not None and running.phases is not None
+            return () if forces is None else self._graphs.replay_second(running.phases, forces)
+        if self._graphs is not None and isinstance(running, TracedStep):
+            found: Repulsion = self._graphs.beside(lambda: running.pull_back(forces, apart=apart))
+            return found
+        return running.pull_back(forces, apart=apart)
+
+    def finish(self, forces: Forces | None, repulsion: Repulsion) -> None:
+        super().finish(forces, repulsion)
+        match_layouts(self.runner.parameters())
+
+    def settle(self) -> None:
+        if self._graphs is not None:
+            self._graphs.settle()
+
+    def close(self) -> None:
+        if self._graphs is not None:
+            self._graphs.close()
+        self._kinds.clear()
+        for parameter, layout in self._layouts:
+            parameter.data = parameter.data.contiguous(memory_format=layout)
+        super().close()
+
+    # From plain to compiled
+
+    def _decide(self, trial: Trial) -> None:
+        """Compile from the next step on, or never."""
+        saved, cost = trial.saved(), seconds_to_compile(self.runner.network(0))
+        self._trial = None
+        if saved > cost:
+            log.info("engine: compiled, which takes about %.0f s and saves about %.0f s", cost, saved)
+        else:
+            self._give_up(f"compiling would take about {cost:.0f} s and save about {saved:.0f} s")
+
+    def _give_up(self, reason: str) -> None:
+        # Where compiling was asked for, this is something else than that.
+        level = logging.WARNING if self._asked_for else logging.INFO
+        log.log(level, "engine: %s after all, %s", self.runner.in_words(), reason)
+        self.is_plain = True
+        self._kinds.clear()
+
+    def _kind(self, batch: Batches, factor: float | None) -> _Kind | None:
+        """The compiled step for such a batch; compiled where it is the first of its kind."""
+        if self.is_plain or not isinstance(batch, Batch):
+            return None
+        if self._kinds and self._code is not None and (change := self._code.change()) is not None:
+            self._trace_again(change)
+        size = batch.part if isinstance(batch.part, int) else None
+        key = (factor is None, size, batch.x.shape, batch.x.dtype, batch.y.shape, batch.y.dtype)
+        if key not in self._kinds and not any(known[0] == key[0] for known in self._kinds) and not self.is_plain:
+            self._compile(key, batch, factor)
+        return self._kinds.get(key)  # the last, smaller batch of an epoch is left to the plain step
+
+    def _trace_again(self, change: str) -> None:
+        """Forget the compiled steps: they took from Python what is no longer so."""
+        if self.runner.policy.processes is not None:
+            raise FordeError(
+                f"{change}, which compiled steps of several processes that share a batch cannot follow; use "
+                "engine='eager', or change it before training."
+            )
+        self.settle()
+        self._kinds.clear()
+        if self._graphs is not None:
+            self._graphs.forget()
+        self._changes += 1
+        if self._changes > MOST_CHANGES:
+            self._give_up(f"what the step depends on keeps changing (now {change})")
+        else:
+            log.info("engine: the step is traced again, because %s", change)
+
+    def _compile(self, key: Key, batch: Batch, factor: float | None) -> None:
+        started = time.perf_counter()
+        if self.fuse:
+            log.info("engine: compiling the step, once per run (seconds to minutes; cached between runs)")
+        self.runner.before_step(batch.x)
+        members = list(self.runner.ensemble.members)
+        self._code = Watch(members)
+        position = Position(self.runner, batch.x.device)
+        reason = self._agreed(self._hooks())
+        kind: _Kind | None = None
+        if reason is None:
+            z, expected, reason = self._try_plainly(position, batch, factor)
+            reason = self._agreed(reason)
+        if reason is None:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # the compiler's advice is not the user's business
+                    kind = _Kind(self._traced_step(batch, z), capturable=factor is None)
+                    reason = self._disagreement(kind, position, batch, z, factor, expected)
+            except FordeError:
+                raise
+            except Exception as error:  # whatever the compiler stumbles over, training goes on without it
+                reason = f"it cannot be traced or compiled ({first_line(error)})"
+                log.debug("engine: %s", reason, exc_info=error)
+            finally:
+                position.restore()
+            reason = self._agreed(reason)
+        if kind is None or reason is not None:
+            self._give_up(reason or "nothing was compiled")
+            return
+        self._code = Watch(members)  # tracing ran the forward pass once more
+        self._kinds[key] = kind
+        log.info("engine: compiled in %.0f s (%s)", time.perf_counter() - started, self._in_words(kind))
+
+    def _agreed(self, reason: str | None) -> str | None:
+        """Why not to go on, also where only another process has a reason."""
+        if self._anywhere(reason is not None):
+            return reason or "another process cannot trace or compile it"
+        return None
+
+    def _hooks(self) -> str | None:
+        """Where a member has hooks, which a compiled step would not call."""
+        found = [hooks_of(member) for member in self.runner.ensemble.members]
+        return next((f"{text} in member {i}" for i, text in enumerate(found) if text is not None), None)
+
+    def _phases(self, step: Step, batch: Batch, factor: float | None) -> Forward:
+        found = step.forward(batch, repel=factor is not None)
+        forces = None if factor is None else step.exchange(found, factor)
+        step.finish(forces, step.pull_back(forces, apart=self.method.mixes_weights))
+        return found
+
+    def _try_plainly(
+        self, position: Position, batch: Batch, factor: float | None
+    ) -> tuple[Tensor | None, list[dict[str, Tensor]], str | None]:
+        """A plain step: its representations, its gradients, and why what it does besides cannot be traced, if so."""
+        assert self._code is not None
+        first = self._phases(self._plain, batch, factor)
+        reason = self._agreed(position.side_effects())
+        if reason is not None:
+            position.restore()
+            self._code.restore()
+            return None, [], reason
+        moved = self._code.change()  # something that is set up in the first step, perhaps
+        again = Watch(list(self.runner.ensemble.members))
+        position.restore()
+        second = self._phases(self._plain, batch, factor)
+        expected = gradients_by_name(self.runner.groups)
+        position.restore()
+        change = again.change()
+        if change is not None:
+            self._code.restore()
+            return None, [], f"after each forward pass {change}"
+        if moved is not None:
+            self._code = again
+        else:
+            refuse_unrepeatable(first.losses, second.losses, "use engine='eager'")
+        return second.z, expected, None
+
+    def _traced_runner(self) -> Runner:
+        """The same members, under the policy for traced steps."""
+        policy = self.runner.policy
+        return self.runner.like(policy=policy if policy.stacked else replace(policy, traced=True, compiler=self.fuse))
+
+    def _traced_step(self, batch: Batch, z: Tensor | None) -> TracedStep:
+        plain, repel = self._plain, z is not None
+        step = TracedStep(plain, [])
+        batch, runner = step.laid_out(batch), self._traced_runner()
+        shared: dict[Key, Program] = {}
+        same = difference(list(runner.ensemble.members)) is None
+        twice = repel and self.method.space is not None and self.method.space.needs_input_gradient
+        fused = partial(self._fused, twice=twice)
+        for unit in range(len(runner.groups)):
+            recompute = repel and not plain.keeps_graph(unit)
+            key = (recompute, *(tensor.stride() for tensor in state_of(runner, unit)))
+            if key not in shared:
+                traced = trace(
+                    runner, self.method, unit, batch, None if z is None else z[runner.rows[unit]],
+                    metric=plain.metric if repel else None, fused=self.fuse, recompute=recompute,
+                )  # fmt: skip
+                second = None if traced.second is None else fused(traced.second)
+                program = Program(traced, fused(traced.first), second)
+                step.programs.append(program)
+                if same and not traced.constants:
+                    shared[key] = program
+            else:
+                step.programs.append(shared[key])
+        return step
+
+    def _fused(self, graph: fx.GraphModule, *, twice: bool = False) -> Function:
+        """`twice` where BatchNorm and ReLU are the formulas for compilers of `double_backward/`."""
+        return fused(graph, read_at_once=READ_AT_ONCE if twice else None) if self.fuse else graph
+
+    def _in_words(self, kind: _Kind) -> str:
+        units = len(self.runner.groups)
+        what = "operations fused" if self.fuse else "operations traced; no compiler was found"
+        distinct = len({id(program) for program in kind.step.programs})
+        return f"{what}; {distinct} function{'s' * (distinct > 1)} for {units} unit{'s' * (units > 1)}"
+
+    # The traced step against the plain one
+
+    def _disagreement(  # noqa: PLR0917
+        self,
+        kind: _Kind,
+        position: Position,
+        batch: Batch,
+        z: Tensor | None,
+        factor: float | None,
+        expected: list[dict[str, Tensor]],
+    ) -> str | None:
+        """What the compiled step does differently from the plain one, in words; None if nothing."""
+        random = any(program.traced.random for program in kind.step.programs)
+        if self._anywhere(position.drew and not random):
+            return "it draws random numbers that the trace does not show"
+        seen: set[int] = set()
+        for unit, program in enumerate(kind.step.programs):
+            if id(program) not in seen:
+                reason = self._agreed(self._unit_disagreement(unit, program, position, batch, z))
+                if reason is not None:
+                    return f"{reason} (does the forward pass depend on more than its input and weights?)"
+            seen.add(id(program))
+        position.restore()
+        found = self._phases(kind.step, batch, factor)
+        if found.z is not None and batch.x.is_cuda:
+            self._compile_exchange(kind, found.z)
+            position.restore()
+            self._phases(kind.step, batch, factor)
+        return None if random else gross_disagreement(self.runner.groups, expected, rough=self._is_rough)
+
+    def _unit_disagreement(
+        self, unit: int, program: Program, position: Position, batch: Batch, z: Tensor | None
+    ) -> str | None:
+        """The trace against the plain forward pass, then what the compiler made of it against the same."""
+        repel, method = z is not None, self.method
+        metric = self._plain.metric if repel else None
+        traced, rough = program.traced, self._is_rough
+        step = TracedStep(self._plain, [program])
+        runner = self.runner.like(precision="float32")
+        with _strict_products(runner.ensemble.device) if rough else nullcontext():
+            if self.runner.precision == "bf16":  # autocast is part of what was traced
+                like = None if z is None else z[self.runner.rows[unit]]
+                strict = self._traced_runner().like(precision="float32")
+                traced = trace(
+                    strict, method, unit, step.laid_out(batch), like, metric=metric, fused=False, recompute=False
+                )
+
+            def compare(batch: Batch, first: Any, second: Any, *, merged: bool) -> str | None:
+                position.restore()
+                plainly = plain_parts(runner, method, unit, batch, repel=repel, metric=metric)
+                position.restore()
+                rounded = rounded_parts(runner, method, unit, batch, repel=repel, metric=metric)
+                position.restore()
+                given = given_to(self.runner, unit, step.laid_out(batch), metric)
+                own = traced_parts(traced, first, second, given, list(self.runner.groups[unit]))
+                return self._agreed(disagreement(own, plainly, rounded, merged=merged))
+
+            reason = compare(batch, traced.first, traced.second, merged=False)
+            if reason is not None and batch.x.is_floating_point():
+                # Rounding may switch a ReLU, but not twice; what is wrong with a trace is so with any batch.
+                moved = replace(batch, x=batch.x + 1e-3 * batch.x.std(correction=0) * probing(batch.x))
+                reason = compare(moved, traced.first, traced.second, merged=False) and reason
+            if reason is None and self.fuse and not rough and not traced.random:
+                reason = compare(batch, program.first, program.second, merged=True)
+        return reason
+
+    def _compile_exchange(self, kind: _Kind, z: Tensor) -> None:
+        """Phase 2 is cheap in arithmetic but has many small operations; where it cannot be traced it stays as it is."""
+        if any(program.traced.has_loss_gradient for program in kind.step.programs):
+            return
+        try:
+            graph, names = trace_exchange(self._plain.comparison, z)
+        except RuntimeError as error:
+            log.info("engine: the exchange stays as it is (%s)", first_line(error))
+            return
+        kind.step.exchange_program = self._fused(graph), names
+        kind.capturable = not any("linalg" in str(node.target) for node in graph.graph.nodes)
+
+    @property
+    def _is_rough(self) -> bool:
+        """Whether convolutions are of bfloat16 or TensorFloat-32."""
+        tf32 = self.runner.ensemble.device.type == "cuda" and torch.backends.cudnn.allow_tf32
+        return tf32 or self.runner.precision == "bf16"
+
+
+def traced_parts(
+    traced: Traced, first: Function, second: Function | None, given: Sequence[Tensor], parameters: Sequence[str]
+) -> Parts:
+    """As the two functions that were traced (or what a compiler made of them) make the step; nothing is written."""
+    nothing: dict[str, Tensor | None] = dict.fromkeys(parameters)
+    with torch.no_grad():
+        results = list(first(*given))
+        losses = results.pop(0)
+        told = {} if second is None else {"z": results.pop(0)}
+        if traced.has_loss_gradient:
+            told["loss gradient"] = results.pop(0)
+        buffers = dict(zip(traced.buffer_names, results, strict=False))
+        rest = results[len(buffers) :]
+        if second is None:
+            of_loss: Tensors = {**nothing, **dict(zip(traced.of_objective, rest, strict=True))}
+            return Parts({"loss": losses}, of_loss, told, nothing, buffers)
+        cotangent = probing(told["z"])
+        with_z = [tensor.clone() for tensor in second(*given, *rest, cotangent)]
+        without = [tensor.clone() for tensor in second(*given, *rest, torch.zeros_like(cotangent))]
+    n = len(traced.of_objective)
+    of_z = {name: w - o for name, w, o in zip(traced.of_objective, with_z, without, strict=False)}
+    if traced.of_repulsion:  # they are told apart already
+        of_z = dict(zip(traced.of_repulsion, with_z[n:], strict=True))
+    of_loss = {**nothing, **dict(zip(traced.of_objective, without, strict=False))}
+    return Parts({"loss": losses}, of_loss, told, {**nothing, **of_z}, buffers)
+
+
+@contextmanager
+def _strict_products(device: torch.device) -> Iterator[None]:
+    """Inside, arithmetic on a GPU is of the members' own precision, not TensorFloat-32."""
+    flags: list[Any] = [torch.backends.cudnn, torch.backends.cuda.matmul] if device.type == "cuda" else []
+    allowed = [each.allow_tf32 for each in flags]
+    try:
+        for each in flags:
+            each.allow_tf32 = False
+        yield
+    finally:
+        for each, value in zip(flags, allowed, strict=True):
+            each.allow_tf32 = value
+
+
+def _store_weights(ensemble: Ensemble, layout: torch.memory_format) -> list[tuple[Tensor, torch.memory_format]]:
+    """Keep convolutions' weights in a memory layout; their values and shapes stay. Returns how they were kept."""
+    before: list[tuple[Tensor, torch.memory_format]] = []
+    layers = [layer for layer in ensemble.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
+    for parameter in (parameter for layer in layers for parameter in layer.parameters()):
+        if parameter.dim() == 4:
+            before.append((parameter, torch.contiguous_format if parameter.is_contiguous() else torch.channels_last))
+            parameter.data = parameter.data.contiguous(memory_format=layout)
+    return before

@@ -1,0 +1,162 @@
+"""A step that runs traced functions instead of autograd: each unit's phase 1 and phase 3, and the exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forde.compile.tracing import Traced, given_to
+from forde.cuda_graph import side_by_side
+from forde.rules import Forces
+from forde.step.core import Repulsion, Step
+from forde.step.plain import PlainStep
+from forde.step.records import Batch, Batches, Forward
+from forde.torch_private import copy_each
+
+Function = Callable[..., Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A unit's step, traced, and what a compiler made of it."""
+
+    traced: Traced
+    first: Function
+    second: Function | None
+
+
+class TracedStep(Step):
+    """All steps on batches of one shape, with or without repulsion.
+
+    Args:
+        plain: the step that was traced.
+        programs: one for each unit; the same object where units share it.
+    """
+
+    def __init__(self, plain: PlainStep, programs: list[Program]) -> None:
+        self._plain, self.runner, self.method, self.whole = plain, plain.runner, plain.method, plain.whole
+        self.programs = programs
+        self.exchange_program: tuple[Function, list[str]] | None = None
+        """Phase 2 as a function of z and the factor, and the names of its results; None runs it as it is."""
+        self.streams: Sequence[torch.cuda.Stream] = ()
+        """Where units are queued, while a CUDA graph is recorded."""
+        self._waiting: list[list[Tensor]] = []
+        """What phase 3 reads of phase 1, by unit."""
+        self._new_buffers: list[tuple[list[Tensor], Sequence[Tensor]]] = []
+
+    @property
+    def plain(self) -> PlainStep:
+        return self._plain
+
+    def laid_out(self, batch: Batch) -> Batch:
+        """The batch in the one memory layout that the programs take."""
+        part = batch.part
+        if isinstance(part, tuple):
+            part = self.runner.laid_out(part[0]), part[1].contiguous()
+        return replace(batch, x=self.runner.laid_out(batch.x), y=batch.y.contiguous(), part=part)
+
+    def forward(self, batch: Batches, *, repel: bool) -> Forward:
+        assert isinstance(batch, Batch)
+        runner, batch = self.runner, self.laid_out(batch)
+        for parameter in runner.parameters():
+            parameter.grad = None
+        metric = self._plain.metric if repel else None
+        found: list[list[Tensor]] = []
+        self._waiting, self._new_buffers = [], []
+        with self._products():
+            for unit in side_by_side(len(self.programs), self.streams):
+                program, given = self.programs[unit], given_to(runner, unit, batch, metric)
+                with torch.no_grad():
+                    results = list(program.first(*given))
+                n_told = 1 + repel + program.traced.has_loss_gradient
+                told, results = results[:n_told], results[n_told:]
+                n_buffers = len(program.traced.buffer_names)
+                self._new_buffers.append((list(runner.buffers(unit).values()), results[:n_buffers]))
+                if repel:
+                    self._waiting.append([*given, *results[n_buffers:]])
+                else:
+                    for name, gradient in zip(program.traced.of_objective, results[n_buffers:], strict=True):
+                        runner.groups[unit][name].grad = gradient
+                found.append(told)
+        losses, *others = (torch.cat(column) for column in zip(*found, strict=True))
+        return Forward(losses, others[0] if repel else None, others[1] if len(others) > 1 else None)
+
+    def exchange(self, found: Forward, factor: float | Tensor) -> Forces:
+        if self.exchange_program is None:
+            with self._products():
+                return self._plain.exchange(found, factor)
+        function, names = self.exchange_program
+        assert found.z is not None
+        factor = torch.as_tensor(factor, dtype=torch.float64, device=found.z.device)
+        with torch.no_grad(), self._products():
+            return Forces(**dict(zip(names, function(found.z, factor), strict=True)))
+
+    def pull_back(self, forces: Forces | None, *, apart: bool = False) -> Repulsion:
+        """As traced: the repulsion is apart where `method.mixes_weights`, and only there."""
+        repulsion: list[Sequence[Tensor | None]] = []
+        if forces is not None:
+            with self._products():
+                for unit in side_by_side(len(self.programs), self.streams):
+                    program, group = self.programs[unit], self.runner.groups[unit]
+                    assert program.second is not None
+                    cotangent = forces.cotangent[self.runner.rows[unit]].contiguous()
+                    with torch.no_grad():
+                        gradients = list(program.second(*self._waiting[unit], cotangent))
+                    for name in program.traced.of_objective:
+                        group[name].grad = gradients.pop(0)
+                    own = dict(zip(program.traced.of_repulsion, gradients, strict=True))
+                    repulsion.append([own.get(name) for name in group])
+            self._waiting = []
+        self._move_buffers()
+        return repulsion
+
+    def finish(self, forces: Forces | None, repulsion: Repulsion) -> None:
+        super().finish(forces, repulsion)
+        match_layouts(self.runner.parameters())
+
+    def _move_buffers(self) -> None:
+        """After the step: in `memory="low"` phase 3 starts from the same buffers as phase 1."""
+        by_type: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+        for buffers, values in self._new_buffers:
+            for buffer, value in zip(buffers, values, strict=True):
+                old, new = by_type.setdefault(buffer.dtype, ([], []))
+                old.append(buffer)
+                new.append(value)
+        with torch.no_grad():
+            for old, new in by_type.values():
+                copy_each(old, new)
+        self._new_buffers = []
+
+    def _products(self) -> Any:
+        return _tensor_float_products() if self.runner.precision == "bf16" else nullcontext()
+
+
+def match_layouts(parameters: Sequence[Tensor]) -> None:
+    """Gradients in their parameters' memory layout, which fused optimizers take for granted."""
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None and gradient.stride() != parameter.stride():
+            parameter.grad = torch.empty_like(parameter).copy_(gradient)
+
+
+@contextmanager
+def _tensor_float_products() -> Iterator[None]:
+    """Inside, products of float32 matrices may be of TensorFloat-32.
+
+    For the metric of representations that come from bfloat16 arithmetic, and so are rougher than that themselves.
+    """
+    try:
+        before = torch.backends.cuda.matmul.allow_tf32
+    except RuntimeError:  # the user set it by torch's newer names, which do not mix with this one
+        yield
+        return
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

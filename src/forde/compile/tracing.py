@@ -1,0 +1,171 @@
+"""One unit's step as two straight lists of tensor operations, with no Python and no autograd left in them.
+
+The unit's forward pass, its input gradient, and the backward pass through both are run once on tensors without data and
+written down, then cut at the exchange (`compile/partition.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.func import functionalize
+
+from forde.compile.partition import is_random, split
+from forde.kernels.distance import in_one_piece
+from forde.methods.base import Method
+from forde.step.core import exchange, forward
+from forde.step.records import Batch
+from forde.step.runners import Runner
+from forde.torch_private import traced
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Two functions of flat tensors, and what their results mean.
+
+    `first(*given)`, given = (parameters, frozen ones, buffers, metric, x, y, part), returns losses, z and ∂loss/∂z
+    (where there are such), the buffers' new values, and what `second` wants kept. `second(*given, *kept, V)` returns
+    the gradients of those parameters that have one: of the objective and, where those are wanted apart, of the
+    repulsion. Without repulsion `first` does it all, and the gradients stand where the kept tensors would.
+    """
+
+    first: fx.GraphModule
+    second: fx.GraphModule | None
+    buffer_names: list[str]
+    has_loss_gradient: bool
+    of_objective: list[str]
+    """Parameters that the objective's gradients (or those of both together) belong to."""
+    of_repulsion: list[str]
+    random: bool
+    """Whether the forward pass draws random numbers."""
+    constants: bool
+    """Whether tensors that are neither parameters nor buffers are baked in: these may differ between members."""
+
+
+@dataclass
+class _Results:
+    """What the traced function returned besides tensors."""
+
+    has_loss_gradient: bool = False
+    of_objective: list[str] | None = None
+    of_repulsion: list[str] | None = None
+
+
+def trace(
+    runner: Runner,
+    method: Method,
+    unit: int,
+    batch: Batch,
+    z: Tensor | None,
+    *,
+    metric: Tensor | None,
+    fused: bool,
+    recompute: bool,
+) -> Traced:
+    """Write down the step of one unit on such a batch, by the functions of `step/core.py`.
+
+    Args:
+        runner: under the policy for traced steps.
+        z: a tensor like the unit's representation `[m, S, D]`; None where it does not repel.
+        metric: matrix `[D, R]` that representations are multiplied with before members are compared.
+        fused: a compiler will merge pointwise operations, so phase 3 recomputes them from what phase 1 wrote to memory.
+        recompute: keep nothing but random numbers; phase 3 makes the forward pass again.
+    """
+    parameters = runner.groups[unit]
+    frozen, buffers = runner.frozen(unit), runner.buffers(unit)
+    names = [*parameters, *frozen, *buffers]
+    matrices = [] if metric is None else [metric]
+    own_part = list(batch.part) if isinstance(batch.part, tuple) else []
+    results, repel = _Results(), z is not None
+
+    def joint(
+        state: list[Tensor], matrices: list[Tensor], x: Tensor, y: Tensor, part: list[Tensor], *cotangent: Tensor
+    ) -> list[Tensor]:
+        tensors = dict(zip(names, state, strict=True))
+        seen = replace(batch, x=x, y=y, part=(part[0], part[1]) if part else batch.part)
+        with torch.enable_grad():
+            leaves = {name: tensors[name].detach().requires_grad_() for name in parameters}
+            moving = {name: tensors[name].clone() for name in buffers}
+            graph = forward(
+                runner, method, unit, seen, repel=repel, metric=matrices[0] if matrices else None,
+                tensors={**tensors, **leaves, **moving}, links=links,
+            )  # fmt: skip
+            apart: Sequence[Tensor | None] = [None] * len(leaves)
+            roots, seeds = [graph.objective], [torch.ones_like(graph.objective)]
+            if graph.z is not None and method.mixes_weights:
+                apart = torch.autograd.grad(
+                    [graph.z], list(leaves.values()), cotangent, allow_unused=True, retain_graph=True
+                )
+            elif graph.z is not None:
+                roots, seeds = [*roots, graph.z], [*seeds, *cotangent]
+            together = torch.autograd.grad(roots, list(leaves.values()), seeds, allow_unused=True)
+        results.has_loss_gradient = graph.loss_gradient is not None
+        results.of_objective = [n for n, g in zip(leaves, together, strict=True) if g is not None]
+        results.of_repulsion = [n for n, g in zip(leaves, apart, strict=True) if g is not None]
+        told = [tensor for tensor in (graph.losses, graph.z, graph.loss_gradient) if tensor is not None]
+        gradients = [g for g in [*together, *apart] if g is not None]
+        return [t.detach() for t in [*told, *moving.values(), *gradients]]
+
+    links = True
+    with torch.no_grad():
+        given = (state_of(runner, unit), matrices, batch.x, batch.y, own_part, *([] if z is None else [z]))
+        graph = _record(joint, given)
+        if repel and batch.part is not None and any(is_random(node) for node in graph.graph.nodes):
+            links = False  # the part draws numbers of its own, so its activations are not those of the whole batch
+            graph = _record(joint, given)
+    n_told = 1 + repel + results.has_loss_gradient + len(buffers)
+    first, second = split(graph, n_told, cotangent=repel, fused=fused, recompute=recompute)
+    assert results.of_objective is not None and results.of_repulsion is not None
+    return Traced(
+        first,
+        second,
+        list(buffers),
+        results.has_loss_gradient,
+        results.of_objective,
+        results.of_repulsion,
+        random=any(is_random(node) for node in graph.graph.nodes),
+        constants=any(node.op == "get_attr" for node in graph.graph.nodes),
+    )
+
+
+def state_of(runner: Runner, unit: int) -> list[Tensor]:
+    """What a unit's traced functions are given before metric and batch."""
+    return [*runner.groups[unit].values(), *runner.frozen(unit).values(), *runner.buffers(unit).values()]
+
+
+def given_to(runner: Runner, unit: int, batch: Batch, metric: Tensor | None) -> list[Tensor]:
+    """All that a unit's traced functions are given."""
+    part = batch.part if isinstance(batch.part, tuple) else ()
+    return [*state_of(runner, unit), *([] if metric is None else [metric]), batch.x, batch.y, *part]
+
+
+def trace_exchange(method: Method, z: Tensor) -> tuple[fx.GraphModule, list[str]]:
+    """Phase 2 as a function of z and the factor; and the names of what it returns."""
+    names: list[str] = []
+
+    def forces(z: Tensor, factor: Tensor) -> list[Tensor]:
+        with torch.enable_grad(), in_one_piece():
+            found = exchange(method, z, None, factor)
+        told = {n: t for n in ("cotangent", "energy", "mixing", "bandwidth") if (t := getattr(found, n)) is not None}
+        names[:] = list(told)
+        return [tensor.detach() for tensor in told.values()]
+
+    with torch.no_grad():
+        graph = _record(forces, (z, torch.ones((), dtype=torch.float64, device=z.device)))
+    return graph, names
+
+
+def _record(function: Callable[..., list[Tensor]], arguments: tuple[Any, ...]) -> fx.GraphModule:
+    """The operations of a function, mutations removed."""
+    # In one thread autograd's order depends on the function alone, and so does what compilers find in their caches.
+    with torch.autograd.set_multithreading_enabled(False):
+        once = traced(function, arguments)
+    # A second pass over plain operations: autograd and functionalisation do not nest.
+    graph = traced(functionalize(once, remove="mutations"), arguments)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph

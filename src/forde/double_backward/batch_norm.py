@@ -1,0 +1,310 @@
+"""BatchNorm in training mode with a cheap second derivative.
+
+The formulas are those of `batch_norm_for_compiler.py`, which writes them out for a compiler. Here both derivatives are
+calls of torch's kernels, because each pass over memory and each small operation counts by itself:
+
+    out, μ, r      BatchNorm's kernel, which also moves the running statistics
+    gy, Σgx̂, Σg    its gradient's kernel
+    ∂g, Σvx̂, Σv    the same on v, since ∂g has the form of gy
+    Σv(g − ⟨g⟩)    the same kernel, asked for w's gradient only: one pass that writes nothing
+    ∂y             a sum of v, g and y, with a number per channel each
+
+Cotangents are brought into the activations' order of memory first (`layout.py`).
+
+Where several processes hold a batch together, or members are stacked, BatchNorm is composed of torch's own operations
+(`composed`). Every process sends mean and variance of its own part, and all combine them:
+
+    μ = (1/d) Σ_r μ_r        σ² = (1/d) Σ_r (σ_r² + (μ_r − μ)²)
+
+The sum over processes is linear and its own adjoint, so a function whose derivative is the same sum again has
+derivatives of every order: a sample's gradient reaches the samples of other processes through μ and σ, as in one
+process. All must run their backward passes together, with the same operations in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from forde.double_backward.layout import in_layout_of
+from forde.torch_private import batch_norm_in_training
+
+
+class BatchNorm(NamedTuple):
+    """Arguments of `torch.nn.functional.batch_norm`."""
+
+    input: Tensor
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    training: bool = False
+    momentum: float = 0.1
+    eps: float = 1e-5
+
+
+class _Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, *settings: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        out, mean, inverse = batch_norm_in_training(y, weight, bias, *settings)
+        ctx.save_for_backward(y, weight, mean, inverse)
+        ctx.mark_non_differentiable(mean, inverse)
+        ctx.set_materialize_grads(False)
+        return out, mean, inverse
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        g, wanted = cotangents[0], ctx.needs_input_grad
+        if g is None:
+            return (None,) * len(wanted)
+        y, weight, mean, inverse = ctx.saved_tensors
+        gy, gw, gb = _Gradient.apply(g, y, weight, mean, inverse)
+        return gy, gw if wanted[1] else None, gb if wanted[2] else None, *[None] * (len(wanted) - 3)
+
+
+class _Gradient(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        ctx: Any, g: Tensor, y: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        g = in_layout_of(g, y)
+        gy, sum_gx, sum_g = _project(g, y, weight, mean, inverse)
+        ctx.save_for_backward(g, y, weight, mean, inverse, sum_gx, sum_g)
+        ctx.set_materialize_grads(False)
+        return gy, sum_gx, sum_g
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        v, of_gw, of_gb = cotangents
+        g, y, _, mean, inverse, _, _ = ctx.saved_tensors
+        to_g, to_y, to_w = (None, None, None) if v is None else _adjoint(in_layout_of(v, y), *ctx.saved_tensors)
+        if of_gw is not None:  # gw = Σ g x̂
+            to_g = plus(to_g, spread(of_gw * inverse, y) * (wide(y) - spread(mean, y)))
+            to_y = plus(to_y, _project(g, y, of_gw, mean, inverse)[0])
+        if of_gb is not None:  # gb = Σ g
+            to_g = plus(to_g, spread(of_gb, y).expand_as(y))
+        return None if to_g is None else to_g.to(g.dtype), None if to_y is None else to_y.to(y.dtype), to_w, None, None
+
+
+class _Tell(torch.autograd.Function):
+    """μ and r, which the kernel has found already, as functions of y."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(y, mean, inverse)
+        ctx.set_materialize_grads(False)
+        return mean.view_as(mean), inverse.view_as(inverse)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, None, None]:
+        y, mean, inverse = ctx.saved_tensors
+        to_y = through_statistics(y, mean, inverse, *cotangents)
+        return None if to_y is None else to_y.to(y.dtype), None, None
+
+
+def _project(
+    g: Tensor, y: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """w r (g − ⟨g⟩ − x̂⟨g x̂⟩) in the shape of y, Σ g x̂ `[C]` and Σ g `[C]`."""
+    scale = torch.ones_like(mean) if weight is None else weight
+    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
+        g, y, scale, None, None, mean, inverse, True, 0.0, (True, True, True)
+    )
+    return gradients
+
+
+def _adjoint(  # noqa: PLR0917
+    v: Tensor,
+    g: Tensor,
+    y: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    inverse: Tensor,
+    sum_gx: Tensor,
+    sum_g: Tensor,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """∂g and ∂y in the shape of y, ∂w `[C]`, for v the cotangent of gy."""
+    n = y.numel() // y.shape[1]
+    to_g, sum_vx, sum_v = _project(v, y, weight, mean, inverse)
+    ones = torch.ones_like(mean)
+    covariance = torch.ops.aten.native_batch_norm_backward(
+        v, g, ones, None, None, sum_g / n, ones, True, 0.0, (False, True, False)
+    )[1]
+    both = sum_vx * sum_gx
+    s = covariance.sub_(both, alpha=1 / n)  # n times that of the formula
+    factor = inverse.square().div_(n)
+    factor = factor if weight is None else factor.mul_(weight)
+    of_v, of_g = factor * sum_gx, factor * sum_vx
+    of_y = s.sub(both, alpha=2 / n).mul_(factor).mul_(inverse)
+    rest = (of_v * sum_v).addcmul_(of_g, sum_g).div_(n).addcmul_(of_y, mean)
+    to_y = torch.addcmul(spread(rest, y), wide(v), spread(of_v, y), value=-1)
+    to_y.addcmul_(wide(g), spread(of_g, y), value=-1).addcmul_(wide(y), spread(of_y, y), value=-1)
+    return to_g, to_y, None if weight is None else s.mul_(inverse)
+
+
+def normalise(call: BatchNorm, *, telling: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """As `torch.nn.functional.batch_norm(training=True)` on `[B, C, ...]`, and μ and r `[C]`.
+
+    Args:
+        call: its arguments; the running statistics are moved.
+        telling: whether μ and r are functions of y, or numbers. If so, what will be differentiated twice has to be
+            normalised elsewhere, by these: the second derivative of the output is torch's own here, and slow.
+
+    >>> y = torch.randn(8, 3, 4, 4)
+    >>> expected = torch.nn.functional.batch_norm(y, None, None, training=True)
+    >>> torch.equal(normalise(BatchNorm(y, None, None))[0], expected)
+    True
+    """
+    y, running_mean, running_var, weight, bias, _, momentum, eps = call
+    refuse_one_value(y)
+    statistics = () if running_mean is None or running_var is None else (running_mean, running_var)
+    settings = (*statistics, True, momentum, eps)
+    if telling:
+        out, mean, inverse = batch_norm_in_training(y, weight, bias, *settings)
+        return out, *_Tell.apply(y, mean, inverse)
+    found: tuple[Tensor, Tensor, Tensor] = _Normalise.apply(y, weight, bias, *settings)
+    return found
+
+
+class Processes(Protocol):
+    """Processes that hold every batch together, and this one among them."""
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
+
+    @property
+    def index(self) -> int:
+        """This one."""
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """A new tensor, the sum of all processes' tensors; nothing is differentiated through it."""
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, processes: Processes) -> Tensor:
+        ctx.processes = processes
+        return processes.sum(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _SumOverProcesses.apply(gradients[0], ctx.processes), None
+
+
+def composed(call: BatchNorm, processes: Processes | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """BatchNorm of `[B, C, ...]` by torch's own operations, over the parts of all processes, and its μ and r `[C]`.
+
+    >>> _, mean, inverse = composed(BatchNorm(torch.tensor([[1.0], [3.0]]), None, None, eps=0.0))
+    >>> mean, inverse
+    (tensor([2.]), tensor([1.]))
+    """
+    y, shards = wide(call.input), 1 if processes is None else processes.size
+    n = shards * (y.numel() // y.shape[1])
+    if n <= 1:
+        refuse_one_value(call.input)
+    variance, mean = torch.var_mean(y, others(y), correction=0)
+    if processes is not None:
+        # Each process fills its own row: one message instead of one for the mean and, after it, one for the variance.
+        own_row = torch.zeros(shards, 1, 1, dtype=y.dtype, device=y.device)
+        own_row[processes.index] = 1
+        rows = _SumOverProcesses.apply(own_row * torch.stack([mean, variance]), processes)  # [d, 2, C]
+        means, variances = rows.unbind(1)
+        mean = means.mean(0)
+        variance = (variances + (means - mean).square()).mean(0)
+    move_running_stats(call, mean, variance, n)
+    inverse = (variance + call.eps).rsqrt()
+    return normalise_by(call, mean, inverse), mean, inverse
+
+
+def normalise_by(call: BatchNorm, mean: Tensor, inverse: Tensor) -> Tensor:
+    """BatchNorm of `[B, C, ...]` by given μ and r `[C]`.
+
+    >>> normalise_by(BatchNorm(torch.tensor([[5.0]]), None, None), torch.tensor([1.0]), torch.tensor([0.5]))
+    tensor([[2.]])
+    """
+    return affine(call.input, mean, inverse if call.weight is None else inverse * call.weight, call.bias)
+
+
+def move_running_stats(call: BatchNorm, mean: Tensor, variance: Tensor, n: int) -> None:
+    """Move a layer's running statistics towards μ and σ² `[C]` of n values each."""
+    with torch.no_grad():
+        for running, found in ((call.running_mean, mean), (call.running_var, variance * (n / (n - 1)))):
+            if running is not None:  # not `lerp_`, which `torch.vmap` has no rule for
+                running.mul_(1 - call.momentum).add_(found.to(running.dtype), alpha=call.momentum)
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """In float32 or better, for sums.
+
+    >>> wide(torch.ones(2, dtype=torch.bfloat16)).dtype
+    torch.float32
+    """
+    return tensor.float() if tensor.itemsize < 4 else tensor
+
+
+def others(y: Tensor) -> list[int]:
+    """All axes of y `[B, C, ...]` but the channels'.
+
+    >>> others(torch.ones(2, 3, 4, 4))
+    [0, 2, 3]
+    """
+    return [axis for axis in range(y.dim()) if axis != 1]
+
+
+def spread(channels: Tensor, y: Tensor) -> Tensor:
+    """`[C]` → `[1, C, 1, ...]`, to be multiplied with y `[B, C, ...]`.
+
+    >>> spread(torch.ones(3), torch.ones(2, 3, 4, 4)).shape
+    torch.Size([1, 3, 1, 1])
+    """
+    return channels.view(1, -1, *[1] * (y.dim() - 2))
+
+
+def affine(y: Tensor, mean: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """(y − μ)s + b for y `[B, C, ...]` and numbers `[C]`, in the dtype of y.
+
+    >>> affine(torch.tensor([[5.0]]), torch.tensor([1.0]), torch.tensor([0.5]), None)
+    tensor([[2.]])
+    """
+    out = (wide(y) - spread(mean, y)) * spread(scale, y)
+    return (out if bias is None else out + spread(bias, y)).to(y.dtype)
+
+
+def through_statistics(
+    y: Tensor, mean: Tensor, inverse: Tensor, of_mean: Tensor | None, of_inverse: Tensor | None
+) -> Tensor | None:
+    """∂y for cotangents `[C]` of BatchNorm's μ and r = (σ² + eps)^(−1/2): (of_μ − of_r r³(y − μ)) / n.
+
+    >>> y = torch.tensor([[1.0], [3.0]])
+    >>> through_statistics(y, torch.tensor([2.0]), torch.ones(1), None, torch.ones(1))
+    tensor([[ 0.5000],
+            [-0.5000]])
+    """
+    n = y.numel() // y.shape[1]
+    to_y = None if of_mean is None else spread(of_mean / n, y).expand_as(y)
+    if of_inverse is not None:
+        to_y = plus(to_y, spread(of_inverse * inverse**3 / -n, y) * (wide(y) - spread(mean, y)))
+    return to_y
+
+
+def refuse_one_value(y: Tensor) -> None:
+    """As torch does where a channel of `[B, C, ...]` has one value only, of which there is no variance."""
+    if y.numel() <= y.shape[1]:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {y.size()}")
+
+
+def plus(total: Tensor | None, term: Tensor) -> Tensor:
+    """A sum that may not have begun.
+
+    >>> plus(None, torch.ones(1))
+    tensor([1.])
+    """
+    return term if total is None else total + term

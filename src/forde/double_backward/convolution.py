@@ -1,0 +1,236 @@
+"""A cheap second derivative for convolution.
+
+Convolution y = x∗w, its input gradient dgrad(g, w) and its weight gradient wgrad(g, x) are each linear in both
+arguments, and the adjoint of each is made of the other two:
+
+    x∗w          ∂x: dgrad(g, w)      ∂w: wgrad(g, x)
+    dgrad(g, w)  ∂g: v∗w              ∂w: wgrad(g, v)
+    wgrad(g, x)  ∂g: x∗u              ∂x: dgrad(g, u)
+
+so derivatives of every order are ordinary convolution calls. torch's own double backward computes the term for w as a
+convolution whose kernel is as large as the image, which is many times slower.
+
+A compiler is given all of these as separate operations. Without one each function in Python costs time, so there is
+one only: dgrad is torch's transposed convolution, which torch knows how to differentiate once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from forde.double_backward.layout import in_layout_of
+from forde.double_backward.wanted import wanted
+
+
+class Geometry(NamedTuple):
+    """How a convolution slides, in the order that `aten::convolution` takes it."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+
+class _Convolve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.geometry = geometry
+        ctx.set_materialize_grads(False)
+        return torch.ops.aten.convolution(x, w, bias, *geometry)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        (g,), (x, w) = gradients, ctx.saved_tensors
+        if g is None:
+            return (None,) * 4
+        of_x, of_w, of_bias = wanted(ctx, 3)
+        g = in_layout_of(g, x)
+        return (
+            _InputGradient.apply(g, w, x, ctx.geometry) if of_x else None,
+            _WeightGradient.apply(g, x, w, ctx.geometry) if of_w else None,
+            _bias_gradient(g) if of_bias else None,
+            None,
+        )
+
+
+class _InputGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, w: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(g, w)  # of x only shape and memory layout are read
+        ctx.geometry = geometry
+        return torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (True, False, False))[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        (g, w), (of_g, of_w) = ctx.saved_tensors, wanted(ctx, 2)
+        v = in_layout_of(gradients[0], g)
+        return (
+            _Convolve.apply(v, w, None, ctx.geometry) if of_g else None,
+            _WeightGradient.apply(g, v, w, ctx.geometry) if of_w else None,
+            None,
+            None,
+        )
+
+
+class _WeightGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(g, x)  # of w only shape and memory layout are read
+        ctx.geometry = geometry
+        return torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (False, True, False))[1]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        (u,), (g, x), (of_g, of_x) = gradients, ctx.saved_tensors, wanted(ctx, 2)
+        return (
+            _Convolve.apply(x, u, None, ctx.geometry) if of_g else None,
+            _InputGradient.apply(g, u, x, ctx.geometry) if of_x else None,
+            None,
+            None,
+        )
+
+
+class _ConvolveEagerly(_Convolve):
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        (g,), (x, w), geometry = gradients, ctx.saved_tensors, ctx.geometry
+        if g is None:
+            return (None,) * 4
+        of_x, of_w, of_bias = wanted(ctx, 3)
+        g = in_layout_of(g, x)
+        dx = dw = None
+        if torch.is_grad_enabled():  # to be differentiated again
+            if of_x:
+                dx = torch.ops.aten.convolution(g, w, None, *_adjoint(geometry, x, g, w))
+                if dx.requires_grad and x.device.type == "cpu":
+                    dx.register_hook(lambda v: None if v is None else in_layout_of(v, x))
+            if of_w:
+                dw = torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (False, True, False))[1]
+        elif of_x or of_w:
+            dx, dw, _ = torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (of_x, of_w, False))
+        return dx, dw, _bias_gradient(g) if of_bias else None, None
+
+
+def _bias_gradient(g: Tensor) -> Tensor:
+    return g.sum([axis for axis in range(g.dim()) if axis != 1])
+
+
+def _adjoint(geometry: Geometry, x: Tensor, g: Tensor, w: Tensor) -> Geometry:
+    """Of the convolution that takes g `[B, O, ...]` back to x `[B, C, ...]`, with the same weights."""
+    stride, padding, dilation, transposed, _, groups = geometry
+    if transposed:
+        return Geometry(stride, padding, dilation, False, (0,) * len(stride), groups)
+    sizes = zip(x.shape[2:], g.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
+    # Pixels at the end of x that a convolution in strides did not reach.
+    rest = tuple(n - ((m - 1) * s - 2 * p + d * (k - 1) + 1) for n, m, k, s, p, d in sizes)
+    return Geometry(stride, padding, dilation, True, rest, groups)
+
+
+PLAIN = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
+TRANSPOSED = {torch.conv_transpose1d: 1, torch.conv_transpose2d: 2, torch.conv_transpose3d: 3}
+
+
+def plain(  # noqa: PLR0917  (torch's own order of arguments)
+    func: Callable[..., Tensor],
+    dims: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    *,
+    for_compiler: bool = False,
+) -> Tensor:
+    """As `torch.conv1d`, `conv2d` or `conv3d`, whichever `func` is (of `dims` dimensions).
+
+    >>> x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    >>> torch.equal(plain(torch.conv2d, 2, x, w, padding=1), torch.conv2d(x, w, padding=1))
+    True
+    """
+    if padding == "valid":
+        padding = 0
+    if isinstance(padding, str) or input.dim() != dims + 2:
+        # "same" may pad unevenly, and single samples have no batch axis: left to torch.
+        return func(input, weight, bias, stride, padding, dilation, groups)
+    zeros = (0,) * dims
+    geometry = Geometry(each(stride, dims), each(padding, dims), each(dilation, dims), False, zeros, groups)
+    return _convolve(input, weight, bias, geometry, for_compiler=for_compiler)
+
+
+def transposed(  # noqa: PLR0917  (torch's own order of arguments)
+    func: Callable[..., Tensor],
+    dims: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+    *,
+    for_compiler: bool = False,
+) -> Tensor:
+    """As `torch.conv_transpose1d`, `conv_transpose2d` or `conv_transpose3d`, whichever `func` is.
+
+    >>> x, w = torch.randn(2, 3, 8), torch.randn(3, 4, 3)
+    >>> torch.equal(transposed(torch.conv_transpose1d, 1, x, w), torch.conv_transpose1d(x, w))
+    True
+    """
+    if input.dim() != dims + 2:
+        return func(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    geometry = Geometry(
+        each(stride, dims), each(padding, dims), each(dilation, dims), True, each(output_padding, dims), groups
+    )
+    return _convolve(input, weight, bias, geometry, for_compiler=for_compiler)
+
+
+def convolution(func: Callable[..., Tensor], *, for_compiler: bool) -> Callable[..., Tensor]:
+    """One of torch's convolutions, plain or transposed, with a cheap second derivative.
+
+    >>> x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    >>> torch.equal(convolution(torch.conv2d, for_compiler=False)(x, w), torch.conv2d(x, w))
+    True
+    """
+    dims = PLAIN.get(func) or TRANSPOSED[func]
+    return partial(plain if func in PLAIN else transposed, func, dims, for_compiler=for_compiler)
+
+
+def each(value: Any, dims: int) -> tuple[int, ...]:
+    """One number for all dimensions, or one for each.
+
+    >>> each(2, 3), each((1, 2), 2)
+    ((2, 2, 2), (1, 2))
+    """
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * dims if len(values) == 1 else values
+
+
+def in_16_bits(x: Tensor) -> bool:
+    """Whether a convolution of x is computed with 16 bits, by its type or by autocast.
+
+    >>> in_16_bits(torch.ones(1)), in_16_bits(torch.ones(1, dtype=torch.bfloat16))
+    (False, True)
+    """
+    kind = x.device.type
+    autocast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind).itemsize == 2
+    return autocast or x.itemsize == 2
+
+
+def _convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry, *, for_compiler: bool) -> Tensor:
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):  # autocast does not look inside our functions
+        dtype = torch.get_autocast_dtype(kind)
+        x, w, bias = x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
+    y: Tensor = (_Convolve if for_compiler else _ConvolveEagerly).apply(x, w, bias, geometry)
+    return y

@@ -1,0 +1,162 @@
+"""Maxima and averages over an image that keep channels last through both derivatives.
+
+The gradient of a maximum is a scattering of g to the places that won, and its adjoint picks v at those places:
+
+    y = x at the winners        ∂x: scatter(g)
+    scatter(g)                  ∂g: pick(v)
+    pick(v)                     ∂v: scatter(u)
+
+torch picks along flattened images with channels first, and whatever follows then runs on mixed orders of memory.
+
+The derivative of a mean spreads g/n over all places. torch spreads g first and divides then, which writes a whole image
+of equal numbers, with channels first in memory whatever the network's order is. Dividing first leaves an expanded
+tensor that whatever comes next reads without any of it:
+
+    mean(x) = sum(x)/n        ∂x: expand(g/n)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from forde.double_backward.layout import in_layout_of
+
+
+class Window(NamedTuple):
+    """How a window slides, in the order that `aten::max_pool2d_with_indices` takes it."""
+
+    size: Any
+    stride: Any
+    padding: Any
+    dilation: Any
+    ceil: bool
+
+
+class _MaxPool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, window: Window) -> Tensor:
+        y, winners = torch.ops.aten.max_pool2d_with_indices(x, *window)
+        ctx.save_for_backward(x, winners)  # of x only shape and memory layout are read
+        ctx.window = window
+        ctx.set_materialize_grads(False)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        x, winners = ctx.saved_tensors
+        if gradients[0] is None:
+            return None, None
+        return _Scatter.apply(gradients[0], x.detach(), winners, ctx.window), None
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor, winners: Tensor, window: Window) -> Tensor:
+        ctx.save_for_backward(x, winners)
+        ctx.window = window
+        return torch.ops.aten.max_pool2d_with_indices_backward(in_layout_of(g, x), x, *window, winners)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        x, winners = ctx.saved_tensors
+        return _Pick.apply(gradients[0], x, winners, ctx.window), None, None, None
+
+
+class _Pick(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, x: Tensor, winners: Tensor, window: Window) -> Tensor:
+        ctx.save_for_backward(x, winners)
+        ctx.window = window
+        last = winners.permute(0, 2, 3, 1)  # a view onto rows of channels, if they are last
+        picked = v.permute(0, 2, 3, 1).flatten(1, 2).gather(1, last.flatten(1, 2))
+        return picked.view(last.shape).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        x, winners = ctx.saved_tensors
+        return _Scatter.apply(gradients[0], x, winners, ctx.window), None, None, None
+
+
+def max_pool2d(  # noqa: PLR0917  (torch's own order of arguments)
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: Literal[False] = False,
+) -> Tensor:
+    """As `torch.nn.functional.max_pool2d`, `[B, C, H, W]`; other calls than with channels last are left to torch.
+
+    >>> x = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    >>> y = max_pool2d(x, 2)
+    >>> torch.equal(y, F.max_pool2d(x, 2)), y.is_contiguous(memory_format=torch.channels_last)
+    (True, True)
+    """
+    first = input.dim() != 4 or input.is_contiguous() or not input.is_contiguous(memory_format=torch.channels_last)
+    if first or input.device.type != "cpu":
+        return F.max_pool2d(input, kernel_size, stride, padding, dilation, ceil_mode, return_indices=return_indices)
+    window = Window(kernel_size, kernel_size if stride is None else stride, padding, dilation, ceil_mode)
+    y: Tensor = _MaxPool.apply(input, window)
+    return y
+
+
+POOLS: dict[Callable[..., Any], int] = {
+    F.adaptive_avg_pool1d: 1, F.adaptive_avg_pool2d: 2, F.adaptive_avg_pool3d: 3,
+}  # fmt: skip
+MEANS: tuple[Callable[..., Any], ...] = (torch.mean, Tensor.mean)
+
+
+def axes_of_average(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[int, ...], bool] | None:
+    """Over which axes one of `POOLS` or `MEANS` takes the mean, and whether it keeps them; None where torch does it.
+
+    >>> x = torch.zeros(2, 3, 4, 4)
+    >>> axes_of_average(F.adaptive_avg_pool2d, (x, 1), {})
+    ((-2, -1), True)
+    >>> axes_of_average(Tensor.mean, (x, (2, 3)), {})
+    ((2, 3), False)
+    """
+    names = {"output_size"} if func in POOLS else {"dim", "keepdim"}
+    if not args or not _is_plain(args[0]) or not names >= set(kwargs):
+        return None
+    if func in POOLS:
+        size, dims = (args[1] if len(args) > 1 else kwargs["output_size"]), POOLS[func]
+        sizes = (size,) if isinstance(size, int) else tuple(size)
+        return (tuple(range(-dims, 0)), True) if all(size == 1 for size in sizes) else None
+    given = dict(zip(("dim", "keepdim"), args[1:], strict=False)) | kwargs
+    axes = given.get("dim")
+    if axes is None or axes == ():
+        return None
+    return ((axes,) if isinstance(axes, int) else tuple(axes)), bool(given.get("keepdim", False))
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether torch itself would add up in the dtype of x (it widens halves), on a device that gains from this."""
+    return x.device.type == "cpu" and x.is_floating_point() and x.itemsize >= 4
+
+
+def average(x: Tensor, axes: tuple[int, ...], *, keepdim: bool = False) -> Tensor:
+    """The mean of x over some axes, all others kept.
+
+    >>> average(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), (1,))
+    tensor([1.5000, 3.5000])
+    """
+    return x.sum(axes, keepdim=keepdim) / math.prod(x.shape[axis] for axis in axes)
+
+
+def averaging(func: Callable[..., Any]) -> Callable[..., Any]:
+    """One of `POOLS` or `MEANS`, by `average` where this does the same."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        axes = axes_of_average(func, args, kwargs)
+        return func(*args, **kwargs) if axes is None else average(args[0], axes[0], keepdim=axes[1])
+
+    return call

@@ -1,0 +1,21 @@
+"""One training step: forward, exchange, pull back."""
+
+from forde.step.core import Step, exchange
+from forde.step.inspecting import InspectedStep, inspect
+from forde.step.plain import PlainStep
+from forde.step.records import Batch, Forward, StepReport
+from forde.step.runners import MemberLoop, MemberStack, Runner
+
+__all__ = [
+    "Batch",
+    "Forward",
+    "InspectedStep",
+    "MemberLoop",
+    "MemberStack",
+    "PlainStep",
+    "Runner",
+    "Step",
+    "StepReport",
+    "exchange",
+    "inspect",
+]

@@ -1,0 +1,247 @@
+"""The plain step: what `step/core.py` says, unit after unit, by torch's autograd. The oracle of every other step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from forde.errors import FordeError, first_line
+from forde.methods.base import Method
+from forde.rules import Forces
+from forde.spaces import View
+from forde.step import core
+from forde.step.agreement import Position, disagreement, plain_parts, rounded_parts
+from forde.step.checks import (
+    explain_missing_derivative,
+    look_at_first_output,
+    refuse_different_sizes,
+    refuse_once_differentiable,
+    refuse_unrepeatable,
+)
+from forde.step.core import Repulsion, Step
+from forde.step.freed_memory import keep_freed_memory
+from forde.step.python_state import Watch, sources_of
+from forde.step.records import Batch, Batches, Forward, Graph, Memory
+from forde.step.rewinding import Start, beginning, rewound
+from forde.step.runners import MemberLoop, MemberStack, Runner
+
+log = logging.getLogger(__name__)
+
+
+class PlainStep(Step):
+    """Units one after another; their graphs are kept while members interact, or made again (`memory`).
+
+    Args:
+        metric_apart: whether each member applies the kernel's metric for itself, beside the others, instead of the
+            exchange for all.
+
+    >>> from torch import nn
+    >>> from forde import Ensemble, method
+    >>> forde_identity = method("forde-identity")
+    >>> ensemble = Ensemble(lambda: nn.Linear(4, 3), n_members=2)
+    >>> step = PlainStep(MemberLoop(ensemble, forde_identity), forde_identity)
+    >>> report = step.update(torch.randn(8, 4), torch.randint(3, (8,)))
+    >>> report.losses.shape, ensemble.members[0].weight.grad.shape
+    (torch.Size([2]), torch.Size([3, 4]))
+    """
+
+    def __init__(self, runner: Runner, method: Method, *, memory: Memory = "speed", metric_apart: bool = False) -> None:
+        if memory != "speed" and isinstance(runner, MemberStack):
+            raise FordeError(
+                f"engine='vectorized' runs all members at once, so memory='{memory}' saves nothing; "
+                "use engine='eager', 'compiled' or 'auto'."
+            )
+        self.runner, self.method, self.memory, self.whole = runner, method, memory, runner.ensemble
+        self.metric: Tensor | None = None
+        self.comparison = method
+        """The method of the exchange: where members apply the metric themselves, its kernel has none left."""
+        if metric_apart and method.kernel is not None:
+            dtype = torch.promote_types(runner.ensemble.dtype, torch.float32)
+            apart = method.kernel.metric_apart(runner.ensemble.device, dtype)
+            if apart is not None:
+                self.metric, self.comparison = apart[0], replace(method, kernel=apart[1])
+        if runner.ensemble.device.type == "cpu":
+            keep_freed_memory()
+        self._kept: list[Graph | Start] = []
+        self._graph_checked = False
+        self._alike = not isinstance(runner, MemberStack) or runner.known
+        """Whether stacked members are known to do as each by itself."""
+        self._changes_python: dict[int, str | None] = {}
+        """By unit, what its forward pass changes besides tensors; found out where it would be made again."""
+        self._first_losses: dict[int, Tensor] = {}
+        """By unit, those of the first pass that is made again, until the second one has been compared with it."""
+        self._checked_labels: set[torch.Size] = set()
+        """Shapes of outputs that the labels of this step's batch were compared with."""
+        self._known_shapes: set[tuple[torch.Size, torch.Size]] = set()
+        """Those of outputs and targets that fit each other."""
+
+    def forward(self, batch: Batches, *, repel: bool) -> Forward:
+        runner = self.runner
+        runner.before_step(batch.x if isinstance(batch, Batch) else batch[0].x)
+        if not self._alike and isinstance(batch, Batch):
+            refuse_unlike_a_loop(self, batch, repel=repel)
+            self._alike = True
+        self._checked_labels.clear()
+        self._kept = []
+        losses: list[Tensor] = []
+        z: list[Tensor] = []
+        gradients: list[Tensor] = []
+        look = partial(self._look, repel=repel)
+        for unit, group in enumerate(runner.groups):
+            own = batch if isinstance(batch, Batch) else batch[unit]
+            if not isinstance(batch, Batch):
+                self._checked_labels.clear()
+            start = None if not repel or self.memory == "speed" else self._start(unit, own)
+            graph = core.forward(runner, self.method, unit, own, repel=repel, metric=self.metric, look=look)
+            if not repel:
+                core.pull_back(graph, None, list(group.values()))
+            else:
+                if not self._graph_checked:
+                    self._look_at_graph(graph.z)
+                self._kept.append(graph if start is None else self._unless_it_leaves_a_trace(unit, graph, start))
+            losses.append(graph.losses.detach())
+            if graph.z is not None:
+                z.append(graph.z.detach())
+            if graph.loss_gradient is not None:
+                gradients.append(graph.loss_gradient)
+        if not repel:
+            return Forward(torch.cat(losses), None, None)
+        if any(each[0].numel() != z[0][0].numel() for each in z):
+            refuse_different_sizes([each[0].numel() for each in z], self.method.space)
+        return Forward(torch.cat(losses), torch.cat(z), torch.cat(gradients) if gradients else None)
+
+    def exchange(self, found: Forward, factor: float | Tensor) -> Forces:
+        assert found.z is not None
+        return core.exchange(self.comparison, found.z, found.loss_gradients, factor)
+
+    @property
+    def plain(self) -> PlainStep:
+        return self
+
+    def pull_back(self, forces: Forces | None, *, apart: bool = False) -> Repulsion:
+        if forces is None:
+            return []
+        repulsion: list[Sequence[Tensor | None]] = []
+        self._kept.reverse()
+        for unit, group in enumerate(self.runner.groups):
+            kept = self._kept.pop()
+            graph = kept if isinstance(kept, Graph) else self._again(unit, kept)
+            cotangent = forces.cotangent[self.runner.rows[unit]]
+            repulsion.append(core.pull_back(graph, cotangent, list(group.values()), apart=apart))
+        return repulsion
+
+    # Making forward passes again
+
+    def keeps_graph(self, unit: int) -> bool:
+        """Whether a unit's graph waits for the exchange; otherwise its forward pass is made again."""
+        units = len(self.runner.groups)
+        kept = {"speed": units, "balanced": units // 2, "low": 0}[self.memory]
+        return unit < kept or self._changes_python.get(unit) is not None
+
+    def _start(self, unit: int, batch: Batch) -> Start | None:
+        """Where a forward pass begins whose graph will not be kept; None where it will."""
+        if self.keeps_graph(unit):
+            return None
+        network = self.runner.network(unit)
+        watch = Watch([network]) if unit not in self._changes_python else None
+        return beginning(batch, self.runner.buffers(unit).values(), sources_of(network), watch)
+
+    def _unless_it_leaves_a_trace(self, unit: int, graph: Graph, start: Start) -> Graph | Start:
+        """What is kept of a forward pass: its beginning, or all of it where it cannot be made again."""
+        if start.watch is None:
+            return start
+        self._first_losses[unit] = graph.losses.detach()
+        change = self._changes_python[unit] = start.watch.change()
+        if change is None:
+            return start
+        log.info("memory: the graph of unit %d is kept, because its forward pass leaves a trace: %s", unit, change)
+        return graph
+
+    def _again(self, unit: int, start: Start) -> Graph:
+        """The forward pass as it was."""
+        with rewound(start, self.runner.buffers(unit).values()):
+            graph = core.forward(self.runner, self.method, unit, start.batch, repel=True, metric=self.metric)
+        first = self._first_losses.pop(unit, None)
+        if first is not None:
+            refuse_unrepeatable(first, graph.losses, f"use memory='speed' (it is '{self.memory}')")
+        return graph
+
+    # Looking at what networks return
+
+    def _look(self, view: View, *, repel: bool) -> None:
+        """Shapes are looked at once for each kind of batch, labels once per batch instead of once per member."""
+        likelihood, space = self.runner.ensemble.likelihood, self.method.space
+        output = view.output[0] if self.runner.sample_axis == 1 else view.output
+        shapes = output.shape, view.y.shape
+        if shapes not in self._known_shapes:
+            likelihood.check_output(output, view.y)
+        if output.shape[1:] not in self._checked_labels:
+            self._checked_labels.add(output.shape[1:])
+            likelihood.check_labels(output, view.y, scalar=repel and space is not None and space.needs_scalar)
+            if not self._known_shapes:
+                look_at_first_output(output, view.y, likelihood)
+        self._known_shapes.add(shapes)
+
+    def _look_at_graph(self, z: Tensor | None) -> None:
+        """Find operations without a second derivative, once."""
+        self._graph_checked = True
+        if self.method.space is not None and self.method.space.needs_input_gradient and z is not None:
+            refuse_once_differentiable(z)
+
+
+def refuse_unlike_a_loop(step: PlainStep, batch: Batch, *, repel: bool) -> None:
+    """Stop where stacked members do something else than each by itself would."""
+    reason = _unlike_a_loop(step, batch, repel=repel)
+    if reason is not None:
+        raise FordeError(
+            f"engine='vectorized' runs members unlike a loop would, because {reason}; use engine='eager' or 'auto'."
+        )
+
+
+def _unlike_a_loop(step: PlainStep, batch: Batch, *, repel: bool) -> str | None:
+    """What stacked members do differently from each by itself, in words; None if nothing."""
+    stack = step.runner
+    assert isinstance(stack, MemberStack)
+    start = Position(stack, batch.x.device)
+    loop = MemberLoop(stack.ensemble, step.method, stack.precision)
+    loop.before_step(batch.x)
+    method, metric = step.method, step.metric
+    try:
+        try:
+            found = plain_parts(
+                stack, method, 0, batch, repel=repel, metric=metric, look=partial(step._look, repel=repel)
+            )
+        except Exception as error:
+            if isinstance(error, FordeError) and error.__cause__ is None:
+                raise
+            try:  # it may be the network's fault
+                step._look_at_graph(core.forward(loop, method, 0, batch, repel=repel, metric=metric).z)
+                plain_parts(loop, method, 0, batch, repel=repel, metric=metric)
+            except RuntimeError as fault:
+                explain_missing_derivative(fault)
+                raise
+            return f"stacked it fails ({first_line(error.__cause__ or error)})"
+        change = stack.watch.change()
+        reason = start.side_effects()
+        if change is not None or reason is not None:
+            return reason or f"{change} after its forward pass"
+        if start.drew:
+            log.info("engine: stacked members draw random numbers, so they were not compared with a loop")
+            return None
+        start.restore()
+        rounded = rounded_parts(stack, method, 0, batch, repel=repel, metric=metric)
+        for member in range(stack.ensemble.n_members):
+            start.restore()
+            own = plain_parts(loop, method, member, batch, repel=repel, metric=metric)
+            reason = disagreement(found.of_member(member), own, rounded.of_member(member))
+            if reason is not None:
+                return f"{reason} in member {member}"
+        return None
+    finally:
+        start.restore()
+        stack.watch.restore()

@@ -1,0 +1,84 @@
+"""What the phases of a step hand to each other, and what is said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+Precision = Literal["float32", "bf16"]
+Memory = Literal["speed", "balanced", "low"]
+"""Which forward passes are made again after the exchange, instead of being kept: none, half of them, all."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step sees of the data.
+
+    >>> import torch
+    >>> batch = Batch(torch.zeros(8, 4), torch.zeros(8), part=2)
+    >>> [len(tensor) for tensor in batch.compared]
+    [2, 2]
+    """
+
+    x: Tensor
+    """`[B, ...]`."""
+    y: Tensor
+    """`[B, ...]`."""
+    part: int | tuple[Tensor, Tensor] | None = None
+    """The samples that members are compared at, where not all: the first so many, or `(x, y)` of their own."""
+    share: float = 1.0
+    """Part of the whole batch that these samples are, where several processes hold it together."""
+
+    @property
+    def compared(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the samples that members are compared at."""
+        if self.part is None:
+            return self.x, self.y
+        return (self.x[: self.part], self.y[: self.part]) if isinstance(self.part, int) else self.part
+
+
+Batches = Batch | Sequence[Batch]
+"""One batch for all members, or one for each."""
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What phase 1 hands to the exchange; all detached."""
+
+    losses: Tensor
+    """`[M]` mean loss of the batch, without priors."""
+    z: Tensor | None
+    """`[M, S, D]` representations, where members interact in this step."""
+    loss_gradients: Tensor | None
+    """`[M, S, D]` gradient of the loss with respect to z, where the space or rule asks for it."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a step has to say."""
+
+    losses: Tensor
+    """`[M]` mean loss of the batch, without priors, before the update."""
+    repulsion: Tensor
+    """`[M]` R_i, scaled and weighted as it enters the objective; 0 where members did not interact."""
+    bandwidth: Tensor | None
+    """`[]` mean bandwidth of the kernel; None where there is none."""
+    z: Tensor | None
+    """`[M, S, D]` representations that were compared."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One unit's forward pass with its autograd graph alive; m is the number of its members."""
+
+    losses: Tensor
+    """`[m]` mean loss of the batch."""
+    objective: Tensor
+    """`[m]` loss and those priors that are functions of outputs or features."""
+    z: Tensor | None
+    """`[m, S, D]` where members interact."""
+    loss_gradient: Tensor | None
+    """∂loss/∂z, detached, in the shape of z, where the space or rule asks for it."""
