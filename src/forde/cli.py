@@ -13,6 +13,7 @@ import forde
 from forde.commands import bench, data
 from forde.commands.console import plain_console
 from forde.commands.corrupt import corrupt
+from forde.commands.reproduce import reproduce
 from forde.commands.train import train
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 app.command()(corrupt)
 app.command()(train)
+app.command()(reproduce)
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,49 @@
+"""How long a cell should take on one NVIDIA H200; only for plans, never for results."""
+
+from __future__ import annotations
+
+from forde.experiments.cells import Cell
+from forde.methods import method, methods
+
+STEPS = {"cifar10": 390, "cifar100": 390, "tinyimagenet": 781, "digits": 14}
+"""Of one epoch."""
+MEMBER_STEP = 1.75e-3
+"""Seconds of a compiled ResNet18 in bf16 at batch 128 on 32×32 images: `docs/performance.md`."""
+EVALUATION = 4.0
+"""Seconds of a member on 95 corrupted test sets, diversity included."""
+FIXED = 12.0
+"""Seconds to build, capture and take apart."""
+MODELS = {"wrn16_4": 0.6, "preact_resnet18": 1.0, "resnet18": 1.0}
+TINY = 0.05
+"""Seconds of a small network's epoch on a CPU, per member."""
+
+
+def seconds_of(cell: Cell) -> float:
+    """Expected seconds of a cell.
+
+    >>> cell = Cell("images", "cifar10", "resnet18", "deep-ensemble", 5, 12, precision="bf16")
+    >>> 50 < seconds_of(cell) < 100
+    True
+    """
+    if cell.kind != "images" or cell.model.startswith("mlp"):
+        small = cell.members * cell.epochs * TINY
+        return (0.5 + small / 20) if cell.data == "digits" else 2 + small
+    steps = STEPS.get(cell.data, 390)
+    pixels = 4.0 if cell.data == "tinyimagenet" else 1.0
+    slower = 2.0 if cell.precision == "float32" else 1.0
+    size = MODELS.get(cell.model, 1.0) * pixels * slower
+    return FIXED + cell.members * size * (cell.epochs * steps * MEMBER_STEP * cost_of(cell) + EVALUATION)
+
+
+def cost_of(cell: Cell) -> float:
+    """A training step in those of a deep ensemble.
+
+    >>> cost_of(Cell("images", "cifar10", "resnet18", "forde-pca", 5, 12))
+    2.05
+    """
+    if cell.method not in methods():
+        return 1.5
+    built = method(cell.method, **dict(cell.options))
+    if built.space is None or not built.space.needs_input_gradient:
+        return 1.05
+    return 1.0 + 0.2 + 0.85 * built.repulsion_fraction
