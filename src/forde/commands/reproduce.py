@@ -5,73 +5,194 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forde.errors import FordeError, unknown_name
 
+if TYPE_CHECKING:
+    from forde.experiments.cells import Cell
+    from forde.experiments.places import Place
+    from forde.experiments.registry import Experiment
+    from forde.experiments.running import Outcome
+
 FAILED, TIME_OVER = 3, 75
-"""Exit codes: a cell failed; the time is over and the same command goes on."""
+"""Exit codes: a cell failed, or none could be run; the time is over, and the same command goes on."""
 
 
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="Experiments (`--list` shows them), or `plan`.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Show all experiments with the expected time.")] = False,
-    budget: Annotated[str, typer.Option(help="full, long, short or smoke.")] = "short",
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Experiments (--list shows them), `all`, or `plan`: the most telling first."),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show all experiments and the time each should take.")] = False,
+    budget: Annotated[str, typer.Option(help="full (the paper's), long, short or smoke.")] = "short",
     out: Annotated[Path, typer.Option(help="Folder for cells, tables and figures.")] = Path("results"),
     methods: Annotated[str | None, typer.Option(help="Only these methods, as in deep-ensemble,forde-pca.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Only these seeds, as in 0,1,2.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="These seeds, as in 0,1,2; if left out, the budget's.")] = None,
     data: Annotated[Path | None, typer.Option(help="Where data sets are; FORDE_DATA if left out.")] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Folder of pretrained features, named after the backbone.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; a GPU where there is one if left out.")] = None,
-    precision: Annotated[str | None, typer.Option(help="float32 or bf16; the budget's if left out.")] = None,
-    engine: Annotated[str | None, typer.Option(help="How steps are run; compiled for images on a GPU.")] = None,
-    minutes: Annotated[float | None, typer.Option(min=0, help="Stop in so many minutes; run again to go on.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32 or bf16; if left out, the budget's.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="How steps are run; if left out, compiled for images on a GPU.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at the same time.")] = 1,
+    slurm: Annotated[str | None, typer.Option(help="Submit each cell as a job, as in partition=gpu,gpus=1.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop in so many minutes; the same command then goes on.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the cells and which are done.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Only make tables and figures from what is done.")] = False,
+    page: Annotated[
+        Path | None, typer.Option(help="Fill in the tables and figures that this Markdown page asks for.")
+    ] = None,
 ) -> None:
-    """Run the experiments of the paper; cells that are finished are never run again.
+    """Run the paper's experiments; what is finished is never run again.
 
-    Example: forde reproduce table-cifar10 --budget short --data data --out results/short
+    Example: forde reproduce table-cifar10 --budget short --data data --out results
+
+    Exit code 3: a cell failed; 75: the time is over, run the same command again.
     """
-    import torch
-
     from forde.experiments.budgets import adjusted
     from forde.experiments.budgets import budget as budget_of
-    from forde.experiments.places import Place
-    from forde.experiments.registry import experiment
-    from forde.experiments.running import is_done
-    from forde.experiments.sweeps import run_in_order, runnable
+    from forde.experiments.sweeps import runnable
 
-    started = time.time()
-    chosen = adjusted(budget_of(budget), precision, seeds)
-    if not names:
-        raise FordeError("no experiment was named; name one, or see them all with --list.")
-    cells = [cell for name in names for cell in experiment(name).cells(chosen)]
-    cells, missing = runnable(cells)
-    if methods is not None:
-        wanted = methods.split(",")
-        for name in wanted:
-            if name not in (known := {cell.method for cell in cells} | set(missing)):
-                raise unknown_name("method of these experiments", name, known)
-        cells = [cell for cell in cells if cell.method in wanted]
-        missing = [name for name in missing if name in wanted]
-    if missing:
-        typer.echo(f"left out, because no such method is registered: {', '.join(missing)}")
-    place = Place(
-        out, device or ("cuda" if torch.cuda.is_available() else "cpu"), data=data, engine=engine, budget=budget,
-        command=shlex.join(["forde", *sys.argv[1:]]), deadline=None if minutes is None else started + 60 * minutes,
-    )  # fmt: skip
-    if dry_run:
-        for cell in cells:
-            typer.echo(f"{'done' if is_done(cell, place) else 'to do'}  {cell.name}")
+    chosen = adjusted(budget_of(budget), precision, seeds, None if features is None else features.resolve().name)
+    if list_:
+        _list()
         return
-    outcomes = run_in_order(cells, place, lambda one: typer.echo(f"{one.status:11}  {one.cell.name}  {one.line}"))
-    left = [one for one in outcomes if one.status in ("left", "interrupted")]
-    failed = [one for one in outcomes if one.status == "failed"]
+    wanted = _experiments(names, everything=report or page is not None)
+    place = _place(
+        out, data=data, features=features, device=device, engine=engine, budget=budget, minutes=minutes, slurm=slurm
+    )
+    cells = _only([cell for each in wanted for cell in each.cells(chosen)], methods)
+    outcomes: list[Outcome] = []
+    if not report and page is None:
+        cells, reasons = runnable(cells, place)
+        for reason in reasons:
+            typer.echo(f"left out: {reason}", err=True)
+        if not cells:
+            raise FordeError("no cell is left to run, for the reasons above; see --list for the experiments.")
+        if dry_run:
+            _show(cells, place)
+            return
+        outcomes = _run(cells, place, jobs, slurm, minutes)
+    _report(wanted, chosen, out, page)
+    _conclude(outcomes)
+
+
+def _list() -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from forde.commands.console import plain_console
+    from forde.experiments.budgets import BUDGETS
+    from forde.experiments.cells import unique
+    from forde.experiments.estimates import in_words, seconds_of
+    from forde.experiments.registry import experiments
+
+    table = Table(box=None, pad_edge=False, header_style="")
+    for title in ("experiment", "", *BUDGETS):
+        table.add_column(title, no_wrap=title != "")
+    for each in experiments().values():
+        times = [in_words(sum(map(seconds_of, unique(each.cells(chosen))))) for chosen in BUDGETS.values()]
+        table.add_row(Text(each.name, style="bold"), each.line, *times)
+    console = plain_console()
+    console.print(table)
+    console.print("\nOne NVIDIA H200 and all methods; smoke on a CPU. Experiments share cells, which are run once.")
+    for chosen in BUDGETS.values():
+        console.print(f"--budget {chosen.name}: {chosen.line}")
+
+
+def _experiments(names: list[str] | None, *, everything: bool) -> list[Experiment]:
+    from forde.experiments.registry import experiment, experiments
+
+    if not names and not everything:
+        raise FordeError("no experiment was named; name one or several, or see them with --list.")
+    if not names or "all" in names:
+        return [each for name, each in experiments().items() if name != "plan"]
+    return [experiment(name) for name in dict.fromkeys(names)]
+
+
+def _place(
+    out: Path, *, data: Path | None, features: Path | None, device: str | None, engine: str | None, budget: str,
+    minutes: float | None, slurm: str | None,
+) -> Place:  # fmt: skip
+    import torch
+
+    from forde.experiments.places import Place
+
+    here = "cuda" if torch.cuda.is_available() or (slurm is not None and "gpus=" in slurm) else "cpu"
+    return Place(
+        out, device or here, data=data, features=features, engine=engine, budget=budget,
+        command=shlex.join(["forde", *sys.argv[1:]]),
+        deadline=None if minutes is None else time.time() + 60 * minutes,
+    )  # fmt: skip
+
+
+def _only(cells: Sequence[Cell], methods: str | None) -> list[Cell]:
+    if methods is None:
+        return list(cells)
+    wanted, known = methods.split(","), {cell.method for cell in cells}
+    for name in wanted:
+        if name not in known:
+            raise unknown_name("method of these experiments", name, known)
+    return [cell for cell in cells if cell.method in wanted]
+
+
+def _show(cells: Sequence[Cell], place: Place) -> None:
+    from forde.experiments.estimates import in_words, seconds_of
+    from forde.experiments.results import path_of
+
+    todo = [cell for cell in cells if not path_of(cell, place.cells).exists()]
+    for cell in cells:
+        typer.echo(f"{'to do' if cell in todo else 'done':7}{cell.name}")
+    typer.echo(f"{len(todo)} of {len(cells)} cells to do, about {in_words(sum(map(seconds_of, todo)))} on one H200")
+
+
+def _run(
+    cells: Sequence[Cell], place: Place, jobs: int, slurm: str | None, minutes: float | None
+) -> list[Outcome]:  # fmt: skip
+    from forde.experiments.slurm import parse, run_on_cluster
+    from forde.experiments.sweeps import run_in_order, run_in_processes
+
+    count = iter(range(1, len(cells) + 1))
+
+    def tell(outcome: Outcome) -> None:
+        seconds = f"{outcome.seconds:6.1f} s" if outcome.seconds else " " * 8
+        typer.echo(f"{next(count):3}/{len(cells)} {outcome.status:12}{seconds}  {outcome.cell.name}  {outcome.line}")
+
+    if slurm is not None:
+        return run_on_cluster(cells, place, parse(slurm), minutes, tell)
+    return run_in_order(cells, place, tell) if jobs == 1 else run_in_processes(cells, place, jobs, tell)
+
+
+def _report(wanted: Sequence[Experiment], chosen: object, out: Path, page: Path | None) -> None:
+    from forde.experiments.budgets import Budget
+    from forde.report.experiments import report_experiment
+    from forde.report.pages import fill_page
+
+    assert isinstance(chosen, Budget)
+    for each in wanted:
+        for line in report_experiment(each, chosen, out):
+            typer.echo(line)
+    if page is not None:
+        typer.echo(fill_page(page, out))
+
+
+def _conclude(outcomes: Sequence[Outcome]) -> None:
+    counts = Counter(each.status for each in outcomes)
+    left = counts["left"] + counts["interrupted"] + counts["busy"]
     if left:
-        typer.echo(f"{len(left)} of {len(outcomes)} cells are left; run the same command again to go on.")
-    if failed:
-        typer.echo(f"{len(failed)} of {len(outcomes)} cells failed; the reasons stand above.", err=True)
-    if failed or left:
-        raise typer.Exit(FAILED if failed else TIME_OVER)
+        typer.echo(f"{left} of {len(outcomes)} cells are left; run the same command again to go on.")
+    if counts["failed"]:
+        typer.echo(f"{counts['failed']} of {len(outcomes)} cells failed; the reasons stand above.", err=True)
+    if counts["failed"] or left:
+        raise typer.Exit(FAILED if counts["failed"] else TIME_OVER)

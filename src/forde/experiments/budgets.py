@@ -28,6 +28,8 @@ class Budget:
     precision: str
     chosen: tuple[int, ...] | None = None
     """Seeds asked for in place of all these."""
+    backbone: str = "vit-base-patch16-224-in21k"
+    """The pretrained network whose features transfer learning begins with: the name of their folder."""
 
     @property
     def smoke(self) -> bool:
@@ -69,8 +71,10 @@ def budget(name: str) -> Budget:
     return BUDGETS[name]
 
 
-def adjusted(chosen: Budget, precision: str | None = None, seeds: str | None = None) -> Budget:
-    """The budget with another precision or other seeds, as in "0,1,2"; as it is for None.
+def adjusted(
+    chosen: Budget, precision: str | None = None, seeds: str | None = None, backbone: str | None = None
+) -> Budget:
+    """The budget with another precision, other seeds, as in "0,1,2", or other features; as it is for None.
 
     >>> adjusted(budget("short"), "float32", "0,3").seeds_of(closely=False)
     (0, 3)
@@ -79,6 +83,8 @@ def adjusted(chosen: Budget, precision: str | None = None, seeds: str | None = N
         if precision not in (known := ("float32", "bf16")):
             raise unknown_name("precision", precision, known)
         chosen = replace(chosen, precision=precision)
+    if backbone is not None:
+        chosen = replace(chosen, backbone=backbone)
     if seeds is None:
         return chosen
     try:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from forde.hashing import json_name
 
-Kind = Literal["images", "features", "regression-1d", "classification-2d", "cost"]
+Kind = Literal["images", "features", "regression-1d", "classification-2d"]
 
 
 @dataclass(frozen=True)

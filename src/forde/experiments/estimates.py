@@ -13,7 +13,9 @@ EVALUATION = 4.0
 """Seconds of a member on 95 corrupted test sets, diversity included."""
 FIXED = 12.0
 """Seconds to build, capture and take apart."""
-MODELS = {"wrn16_4": 0.6, "preact_resnet18": 1.0, "resnet18": 1.0}
+MODELS = {"wrn16_4": 0.6, "preact_resnet18": 1.0, "resnet18": 1.0, "resnet18-w8": 0.25, "resnet18-w16": 0.25,
+          "resnet18-w32": 0.4, "resnet18-w128": 3.5}  # fmt: skip
+"""A network's step in ResNet18's."""
 TINY = 0.05
 """Seconds of a small network's epoch on a CPU, per member."""
 
@@ -33,6 +35,17 @@ def seconds_of(cell: Cell) -> float:
     slower = 2.0 if cell.precision == "float32" else 1.0
     size = MODELS.get(cell.model, 1.0) * pixels * slower
     return FIXED + cell.members * size * (cell.epochs * steps * MEMBER_STEP * cost_of(cell) + EVALUATION)
+
+
+def in_words(seconds: float) -> str:
+    """A time for people.
+
+    >>> in_words(75), in_words(5400)
+    ('75 s', '1.5 h')
+    """
+    if seconds < 120:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def cost_of(cell: Cell) -> float:

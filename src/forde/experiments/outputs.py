@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Drawing = Literal[
+    "figure-2", "figure-3", "sizes", "diversity", "corruptions", "each-corruption", "alpha", "transfer", "frontier",
+    "width",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -12,7 +18,19 @@ class Output:
 
 @dataclass(frozen=True)
 class ScoreTable(Output):
-    """Clean and corrupted scores of each method, beside the published ones."""
+    """Scores of each setting, beside the published ones."""
 
-    published: str
-    """Key of the table in `published.json`."""
+    published: str | None = None
+    """Key of the table in `published.json`; None where the paper has no such table."""
+
+
+@dataclass(frozen=True)
+class CostTable(Output):
+    """Time and memory of a step, and what it brings, in those of a deep ensemble."""
+
+
+@dataclass(frozen=True)
+class Figure(Output):
+    """A figure, by the name of the function that draws it."""
+
+    drawing: Drawing

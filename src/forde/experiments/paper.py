@@ -37,8 +37,8 @@ def options_for(method: str, data: str) -> dict[str, Any]:
     if method == "forde":
         return dict(RECIPE)
     if method == "forde-tuned":
-        return {"alpha": ALPHA[data]}
-    return {"cauchy": CAUCHY[data]} if method == "feature-rde" else {}
+        return {"alpha": ALPHA.get(data, 0.4)}
+    return {"cauchy": CAUCHY.get(data, 1e-3)} if method == "feature-rde" else {}
 
 
 def image_cell(
@@ -50,19 +50,25 @@ def image_cell(
     options: Mapping[str, Any] | None = None,
     prior: str = "isotropic",
     model: str | None = None,
-    members: int = MEMBERS,
+    members: int | None = None,
 ) -> Cell:
     """A cell of the paper's image experiments, or its small stand-in at the smoke budget.
+
+    Args:
+        options: the method's; by default those of the paper's tables.
+        model: by default the paper's for this data.
+        members: as many, whatever the budget says.
 
     >>> from forde.experiments.budgets import budget
     >>> image_cell(budget("full"), "cifar10", "forde-tuned", 0).epochs
     300
     """
+    data = "digits" if budget.smoke else data
     given = options_of(**(options_for(method, data) if options is None else options))
-    own = budget.members_of(members) if members == MEMBERS else members
+    own = budget.members_of(MEMBERS) if members is None else members
     if budget.smoke:
         return Cell(
-            "images", "digits", "mlp-16" if model is None else model, method, own, budget.epochs_of(300), given, prior,
+            "images", data, "mlp-16" if model is None else model, method, own, budget.epochs_of(300), given, prior,
             seed, budget.precision, augment=False, corruptions=SMOKE_CORRUPTIONS, severities=SMOKE_SEVERITIES,
             batch_size=64, train_size=256, test_size=128,
         )  # fmt: skip
@@ -79,3 +85,19 @@ def table(budget: Budget, data: str, methods: Iterable[str], **more: Any) -> lis
         for method in methods
         for seed in budget.seeds_of(closely=method in CLOSELY)
     ]
+
+
+def label_of(cell: Cell) -> str:
+    """What a cell's setting is called in tables and claims: its method, with what differs from the paper's tables.
+
+    >>> from forde.experiments.budgets import budget
+    >>> label_of(image_cell(budget("short"), "cifar10", "forde-tuned", 0))
+    'forde-tuned'
+    >>> label_of(image_cell(budget("short"), "cifar10", "deep-ensemble", 0, prior="empcov"))
+    'deep-ensemble + EmpCov'
+    """
+    expected = dict(options_of(**options_for(cell.method, cell.data)))
+    changed = [f"{name}={value}" for name, value in cell.options if name not in expected or expected[name] != value]
+    missing = [f"no {name}" for name in expected if name not in dict(cell.options)]
+    prior = " + EmpCov" if cell.prior == "empcov" else ""
+    return " ".join([cell.method, *changed, *missing]) + prior

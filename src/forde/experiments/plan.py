@@ -14,7 +14,7 @@ NEXT = ("frontier", "table-cifar10", "fig-alpha", "table-empcov", "fig-empcov", 
 
 @register("plan")
 def plan(budget: Budget) -> list[Cell]:
-    """Every cell that needs CIFAR-10 alone, the most telling first; no table or figure of its own."""
+    """All cells that need CIFAR-10 alone, the most telling first; no table or figure of its own."""
     known = experiments()
     first = [
         image_cell(budget, "cifar10", method, seed)
@@ -25,6 +25,6 @@ def plan(budget: Budget) -> list[Cell]:
     others = [
         image_cell(budget, "cifar10", method, seed) for seed in budget.seeds_of(closely=False) for method in OTHERS
     ]
-    frontier = known["frontier"].cells(budget) if "frontier" in known else []
-    rest = [cell for name in NEXT if name in known for cell in known[name].cells(budget)]
+    frontier = known["frontier"].cells(budget)
+    rest = [cell for name in NEXT for cell in known[name].cells(budget) if cell.data != "cifar100"]
     return unique([*first, *frontier, *others, *rest])

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from forde.errors import unknown_name
 from forde.experiments.budgets import Budget
 from forde.experiments.cells import Cell
+from forde.experiments.claims import Claim
 from forde.experiments.outputs import Output
+from forde.experiments.paper import label_of
 
 MakeCells = Callable[[Budget], Sequence[Cell]]
 
@@ -23,16 +25,24 @@ class Experiment:
     """What `forde reproduce --list` shows."""
     cells: MakeCells
     outputs: tuple[Output, ...]
+    claims: tuple[Claim, ...]
+    """Checked for each data set by itself."""
+    label: Callable[[Cell], str]
+    """What a setting is called in its tables, figures and claims."""
 
 
 _EXPERIMENTS: dict[str, Experiment] = {}
 
 
-def register(name: str, *outputs: Output) -> Callable[[MakeCells], MakeCells]:
+def register(
+    name: str, *outputs: Output, claims: Sequence[Claim] = (), label: Callable[[Cell], str] = label_of
+) -> Callable[[MakeCells], MakeCells]:
     """Make an experiment known; the first line of the function's docstring is what `forde reproduce --list` shows.
 
     Args:
         outputs: what is made of its cells.
+        claims: what its cells can tell true from false.
+        label: of a cell's setting; must tell apart all but seeds and data sets.
     """
 
     def add(cells: MakeCells) -> MakeCells:
@@ -41,7 +51,7 @@ def register(name: str, *outputs: Output) -> Callable[[MakeCells], MakeCells]:
         lines = (inspect.getdoc(cells) or "").splitlines()
         if not lines:
             raise ValueError(f"the experiment '{name}' needs a docstring: its first line is shown to users")
-        _EXPERIMENTS[name] = Experiment(name, lines[0], cells, outputs)
+        _EXPERIMENTS[name] = Experiment(name, lines[0], cells, outputs, tuple(claims), label)
         return cells
 
     return add
@@ -61,8 +71,8 @@ def experiment(name: str) -> Experiment:
     """An experiment by name.
 
     >>> import forde.experiments
-    >>> experiment("table-cifar10").name
-    'table-cifar10'
+    >>> experiment("fig-1d").name
+    'fig-1d'
     """
     if name not in _EXPERIMENTS:
         raise unknown_name("experiment", name, _EXPERIMENTS)

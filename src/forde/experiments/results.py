@@ -40,7 +40,7 @@ def write_result(cell: Cell, found: dict[str, Any], folder: Path) -> Path:
         raise FordeError(f"the result of {cell.name} does not fit the schema: {problem}.")
     with explaining_writes(folder, "free some space or make it writable, and run the same command again"):
         make_folder(folder)
-        write_whole(path := path_of(cell, folder), (json.dumps(content, indent=1) + "\n").encode())
+        write_whole(path := path_of(cell, folder), (_json(content) + "\n").encode())
     return path
 
 
@@ -63,17 +63,21 @@ def read_result(path: Path) -> Result:
 
 
 def results_in(folder: Path, cells: Iterable[Cell]) -> tuple[list[Result], list[str]]:
-    """The results of those cells that are there and whole, and a sentence for each damaged file."""
+    """The results of these cells, of whichever seeds there are, and a sentence for each damaged file.
+
+    In the order of the cells, then of the seeds.
+    """
+    order = {setting: index for index, setting in enumerate(dict.fromkeys(cell.setting for cell in cells))}
     found, problems = [], []
-    for cell in cells:
-        path = path_of(cell, folder)
-        if not path.exists():
-            continue
+    for path in sorted(folder.glob("*.json")):
         try:
-            found.append(read_result(path))
+            result = read_result(path)
         except FordeError as error:
             problems.append(str(error))
-    return found, problems
+            continue
+        if result.cell.setting in order:
+            found.append(result)
+    return sorted(found, key=lambda result: (order[result.cell.setting], result.cell.seed)), problems
 
 
 def _plain(value: Any) -> Any:
@@ -85,6 +89,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     return without_folders(value) if isinstance(value, str) else value
+
+
+def _json(content: dict[str, Any]) -> str:
+    """A line for each number that has a name, and one for each list of numbers."""
+    return re.sub(r"\[[\s\d.,eE+-]+\]", lambda found: re.sub(r"\s+", " ", found[0]), json.dumps(content, indent=1))
 
 
 def without_folders(text: str) -> str:

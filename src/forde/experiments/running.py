@@ -15,9 +15,11 @@ from forde.benchmarks.machine import machine
 from forde.durable import make_folder
 from forde.errors import FordeError, RunInterruptedError, first_line
 from forde.experiments.cells import Cell
+from forde.experiments.feature_cells import run_features
 from forde.experiments.image_cells import run_images
 from forde.experiments.places import Place
 from forde.experiments.results import path_of, read_result, write_result
+from forde.experiments.toy_cells import run_toy
 from forde.experiments.training_cells import OutOfTimeError, forget_run
 from forde.training.git_state import git_state
 from forde.training.run_lock import locked
@@ -27,7 +29,9 @@ Status = Literal["done", "there", "failed", "interrupted", "busy", "left"]
 COMMIT = "FORDE_COMMIT"
 """Environment variable: what to note as commit where the current folder is no git repository."""
 
-RUNNERS: dict[str, Callable[[Cell, Place], dict[str, Any]]] = {"images": run_images}
+RUNNERS: dict[str, Callable[[Cell, Place], dict[str, Any]]] = {
+    "images": run_images, "features": run_features, "regression-1d": run_toy, "classification-2d": run_toy,
+}  # fmt: skip
 """What runs a cell of a kind."""
 
 
@@ -93,7 +97,7 @@ def circumstances(cell: Cell, place: Place) -> dict[str, Any]:
     return {
         "budget": place.budget,
         "seed": cell.seed,
-        "device": place.device,
+        "device": "cpu" if cell.kind in ("regression-1d", "classification-2d") else place.device,
         "engine": place.engine_for(cell.kind),
         "machine": machine(),
         "commit": git.get("commit") or os.environ.get(COMMIT),

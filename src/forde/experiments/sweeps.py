@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import torch
+
+from forde.data.catalogue import BUILT_IN
+from forde.data.locating import data_folder, find
+from forde.errors import FordeError
 from forde.experiments.cells import Cell, unique
 from forde.experiments.estimates import seconds_of
 from forde.experiments.places import Place
@@ -16,26 +22,52 @@ COMPILING = 30.0
 """Seconds that the first cell of its kind takes longer on a GPU."""
 WORTHWHILE = 120.0
 """Seconds without which a training is not gone on with on a GPU: it has to be compiled again."""
+Tell = Callable[[Outcome], None]
 
 
-def runnable(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
-    """The cells whose methods are registered, each once, and the methods that are not."""
-    known = methods()
-    missing = list(dict.fromkeys(cell.method for cell in cells if cell.method not in known))
-    return unique(cell for cell in cells if cell.method in known), missing
+def runnable(cells: Iterable[Cell], place: Place) -> tuple[list[Cell], list[str]]:
+    """The cells that can be run, each once, and a sentence for each reason why others cannot."""
+    wanted, known = unique(cells), methods()
+    reasons: list[str] = []
+    unregistered = list(dict.fromkeys(cell.method for cell in wanted if cell.method not in known))
+    if unregistered:
+        reasons.append(f"no such method is registered: {', '.join(unregistered)}")
+    wanted = [cell for cell in wanted if cell.method in known]
+    missing: dict[str, str] = {}
+    for cell in wanted:
+        if cell.data not in missing and not is_done(cell, place):
+            missing |= _missing_data(cell, place)
+    reasons += missing.values()
+    return [cell for cell in wanted if cell.data not in missing or is_done(cell, place)], reasons
 
 
-def run_in_order(cells: Sequence[Cell], place: Place, tell: Callable[[Outcome], None]) -> list[Outcome]:
+def _missing_data(cell: Cell, place: Place) -> dict[str, str]:
+    """Why the cell's data are not there, by the name of the data."""
+    if cell.kind == "images" and cell.data not in BUILT_IN:
+        try:
+            find(cell.data, data_folder(place.data))
+        except FordeError as error:
+            return {cell.data: str(error)}
+    if cell.kind == "features" and cell.data != "digits":
+        name, _, backbone = cell.data.partition("@")
+        folder = None if place.features is None else place.features / name
+        if folder is None or not folder.is_dir():
+            where = "a folder given as --features" if folder is None else f"'{folder}'"
+            return {cell.data: f"features of {name} from {backbone} were expected in {where}; make them first."}
+    return {}
+
+
+def run_in_order(cells: Sequence[Cell], place: Place, tell: Tell) -> list[Outcome]:
     """Run cells one after another; those for which the time is too short are left."""
     outcomes: list[Outcome] = []
-    for outcome in _outcomes(cells, place):
+    for outcome in _in_order(cells, place):
         tell(outcome)
         outcomes.append(outcome)
         gc.collect()
     return outcomes
 
 
-def _outcomes(cells: Sequence[Cell], place: Place) -> Iterator[Outcome]:
+def _in_order(cells: Sequence[Cell], place: Place) -> Iterator[Outcome]:
     slower, compiled = 1.0, set[object]()
     for cell in cells:
         if is_done(cell, place):
@@ -45,7 +77,7 @@ def _outcomes(cells: Sequence[Cell], place: Place) -> Iterator[Outcome]:
         new = place.on_gpu and program not in compiled
         expected = slower * seconds_of(cell) + (COMPILING if new else 0.0)
         needed = min(expected, WORTHWHILE) if keeps_run(cell, place) else expected
-        if place.left < (needed if place.on_gpu else 0.0):
+        if place.left <= 0 or place.left < (needed if place.on_gpu else 0.0):
             yield Outcome(cell, "left", f"would take about {expected:.0f} s")
             continue
         outcome = run_cell(cell, place)
@@ -53,3 +85,35 @@ def _outcomes(cells: Sequence[Cell], place: Place) -> Iterator[Outcome]:
             slower = outcome.seconds / seconds_of(cell)
         compiled.add(program)
         yield outcome
+
+
+def run_in_processes(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell) -> list[Outcome]:
+    """Run cells in so many processes of this machine, which share its cores; several share a GPU."""
+    try:
+        from joblib import Parallel, delayed
+        from joblib.externals.loky.process_executor import TerminatedWorkerError
+    except ModuleNotFoundError:
+        raise FordeError("--jobs needs joblib, which is not installed; run: pip install 'forde[cluster]'") from None
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    outcomes: dict[str, Outcome] = {}
+    work = (delayed(_run_alone)(cell, place, threads) for cell in cells)
+    try:
+        for outcome in Parallel(n_jobs=jobs, return_as="generator_unordered", pre_dispatch="n_jobs")(work):
+            tell(outcome)
+            outcomes[outcome.cell.name] = outcome
+    except TerminatedWorkerError:
+        for cell in cells:
+            if cell.name not in outcomes:
+                line = "a process was killed (too little memory?); run the same command again, with fewer --jobs"
+                outcomes[cell.name] = Outcome(cell, "failed", line)
+                tell(outcomes[cell.name])
+    return list(outcomes.values())
+
+
+def _run_alone(cell: Cell, place: Place, threads: int) -> Outcome:
+    torch.set_num_threads(threads)
+    if is_done(cell, place):
+        return Outcome(cell, "there", "is there")
+    if place.left <= 0:
+        return Outcome(cell, "left", "the time is over")
+    return run_cell(cell, place)

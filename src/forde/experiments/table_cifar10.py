@@ -7,9 +7,10 @@ from forde.experiments.cells import Cell
 from forde.experiments.outputs import ScoreTable
 from forde.experiments.paper import CLOSELY, OTHERS, table
 from forde.experiments.registry import register
+from forde.experiments.table_claims import table_claims
 
 
-@register("table-cifar10", ScoreTable("cifar10"))
+@register("table-cifar10", ScoreTable("cifar10"), claims=table_claims("nll"))
 def table_cifar10(budget: Budget) -> list[Cell]:
     """Table 2: eleven methods on CIFAR-10, clean and corrupted."""
     return table(budget, "cifar10", [*CLOSELY, *OTHERS])

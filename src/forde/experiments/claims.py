@@ -1,0 +1,148 @@
+"""Claims as comparisons of numbers, and their verdicts from seeds in pairs.
+
+A comparison of two settings takes the difference of a number seed by seed, in the direction of the claim (positive: as
+claimed). With n seeds that both have,
+
+    margin = mean of the differences,   error = their standard deviation / √n,
+
+and the difference is significant where |margin| exceeds two errors. One seed has no error, so it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from forde.experiments.groups import Group, lower_is_better, spread
+
+ERRORS = 2.0
+Verdict = Literal["holds", "does not hold", "not significant", "not tested"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The first setting is better than the second in a number, by more than `by`."""
+
+    number: str
+    first: str
+    second: str
+    by: float = 0.0
+    """In the unit of the number; a negative one allows the first to be worse by so much."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence, and the comparisons that it stands for."""
+
+    text: str
+    comparisons: tuple[Comparison, ...]
+    source: str = "the paper"
+    need: Literal["all", "most"] = "all"
+    """How many must hold."""
+    denied: bool = False
+    """The claim is that there is no significant gain."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A comparison and what came out."""
+
+    comparison: Comparison
+    verdict: Verdict
+    margin: float | None = None
+    """Mean gain of the first over the second, in the direction of the claim."""
+    error: float | None = None
+    seeds: int = 0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim and what came out."""
+
+    claim: Claim
+    verdict: Verdict
+    judged: tuple[Judged, ...]
+
+    @property
+    def closest(self) -> Judged | None:
+        """The comparison that decides: the least in favour of the claim, in standard errors."""
+        tested = [each for each in self.judged if each.margin is not None]
+        return min(tested, key=_favour) if tested else None
+
+
+def better(number: str, first: str, *others: str, by: float = 0.0) -> tuple[Comparison, ...]:
+    """The first is better than each of the others.
+
+    >>> [each.second for each in better("nll", "forde", "lit", "swag")]
+    ['lit', 'swag']
+    """
+    return tuple(Comparison(number, first, other, by) for other in others)
+
+
+def compare(comparison: Comparison, groups: Mapping[str, Group]) -> Judged:
+    """The verdict on one comparison."""
+    if comparison.first not in groups or comparison.second not in groups:
+        return Judged(comparison, "not tested")
+    first, second = (groups[name].values(comparison.number) for name in (comparison.first, comparison.second))
+    sign = -1.0 if lower_is_better(comparison.number) else 1.0
+    found = spread(sign * (first[seed] - second[seed]) for seed in first if seed in second)
+    if found is None:
+        return Judged(comparison, "not tested")
+    return Judged(
+        comparison, significance(found.mean - comparison.by, found.error), found.mean, found.error, found.n
+    )  # fmt: skip
+
+
+def significance(margin: float, error: float | None) -> Verdict:
+    """Which side of zero a margin is on, if that can be told.
+
+    >>> significance(0.3, 0.1), significance(0.1, 0.1), significance(-0.3, 0.1), significance(0.3, None)
+    ('holds', 'not significant', 'does not hold', 'not significant')
+    """
+    if error is None or abs(margin) <= ERRORS * error:
+        return "not significant"
+    return "holds" if margin > 0 else "does not hold"
+
+
+def judge(claim: Claim, groups: Mapping[str, Group]) -> Finding:
+    """The verdict on a claim: all its comparisons must hold, or most; what is not there is not counted."""
+    judged = tuple(compare(each, groups) for each in claim.comparisons)
+    tested = [each for each in judged if each.verdict != "not tested"]
+    if not tested:
+        return Finding(claim, "not tested", judged)
+    if claim.denied:
+        several = [each for each in tested if each.error is not None]
+        gained = any(each.verdict == "holds" for each in several)
+        verdict: Verdict = "does not hold" if gained else "holds" if several else "not significant"
+        return Finding(claim, verdict, judged)
+    holding = sum(each.verdict == "holds" for each in tested)
+    contrary = sum(each.verdict == "does not hold" for each in tested)
+    if claim.need == "most":
+        half = len(tested) / 2
+        verdict = "holds" if holding > half else "does not hold" if contrary >= half else "not significant"
+    else:
+        verdict = "holds" if holding == len(tested) else "does not hold" if contrary else "not significant"
+    return Finding(claim, verdict, judged)
+
+
+def judged_all(claims: Sequence[Claim], groups: Mapping[str, Group]) -> list[Finding]:
+    """The verdicts on all claims."""
+    return [judge(claim, groups) for claim in claims]
+
+
+def for_labels(claim: Claim, known: Sequence[str]) -> Claim:
+    """The claim with the label `*` written out: every known setting but the first of the comparison."""
+    comparisons: list[Comparison] = []
+    for each in claim.comparisons:
+        others = [name for name in known if name != each.first] if each.second == "*" else [each.second]
+        comparisons += [replace(each, second=other) for other in others]
+    return replace(claim, comparisons=tuple(comparisons))
+
+
+def _favour(judged: Judged) -> float:
+    assert judged.margin is not None
+    gain = judged.margin - judged.comparison.by
+    if judged.error is None:
+        return 0.0
+    return gain / judged.error if judged.error else (float("inf") if gain > 0 else float("-inf") if gain < 0 else 0.0)

@@ -1,0 +1,109 @@
+"""Features of a pretrained network as data sets of a cell.
+
+A folder of features is named after the backbone and holds a folder for each data set with safetensors files of
+`features [N, D]` and `labels [N]`:
+
+    train.safetensors, test.safetensors
+    fog-3.safetensors, ...          corrupted test images, by corruption and severity
+    shift-cinic10.safetensors, ...  other images of the same classes
+    foreign-cifar100.safetensors    images of other classes; labels are not looked at
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from forde.corruptions import NAMES
+from forde.errors import FordeError
+from forde.experiments.cells import Cell
+from forde.experiments.places import Place
+
+Pair = tuple[Tensor, Tensor]
+
+
+class FeatureSets(NamedTuple):
+    """Inputs `[N, D]` and labels `[N]` of a cell."""
+
+    train: Pair
+    test: Pair
+    corrupted: dict[tuple[str, int], Pair]
+    shifted: dict[str, Pair]
+    foreign: dict[str, Pair]
+    source: str
+
+    @property
+    def n_classes(self) -> int:
+        """Of the training labels."""
+        return int(self.train[1].max()) + 1
+
+
+def feature_sets(cell: Cell, place: Place) -> FeatureSets:
+    """The features of a cell's data set; the digits' pixels for `digits`."""
+    if cell.data == "digits":
+        return _digits()
+    if place.features is None:
+        raise FordeError(
+            f"features of {cell.data} are needed; make them with `forde features`, and give their folder as --features."
+        )
+    return _sets(place.features / cell.data.partition("@")[0])
+
+
+@lru_cache(maxsize=2)
+def _sets(folder: Path) -> FeatureSets:
+    files = {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+    for split in ("train", "test"):
+        if split not in files:
+            raise FordeError(
+                f"'{folder / split}.safetensors' is missing; put the features of the {split} images there, as "
+                "`forde features` makes them."
+            )
+    corrupted = {}
+    for name, path in files.items():
+        corruption, _, level = name.rpartition("-")
+        if corruption in NAMES and level.isdecimal():
+            corrupted[corruption, int(level)] = _read(path)
+    shifted, foreign = (
+        {name.removeprefix(kind): _read(path) for name, path in files.items() if name.startswith(kind)}
+        for kind in ("shift-", "foreign-")
+    )
+    return FeatureSets(
+        _read(files["train"]), _read(files["test"]), corrupted, shifted, foreign, f"features in '{folder.name}'"
+    )
+
+
+def _read(path: Path) -> Pair:
+    from safetensors.torch import load_file
+
+    try:
+        tensors = load_file(path)
+        features = tensors["features"].float()
+        labels = tensors["labels"].long() if "labels" in tensors else torch.zeros(len(features), dtype=torch.long)
+    except Exception as error:  # a damaged file can raise anything
+        raise FordeError(f"'{path}' holds no features; make it again.") from error
+    if features.dim() != 2 or len(features) != len(labels) or not bool(features.isfinite().all()):
+        raise FordeError(f"'{path}' does not hold finite features [N, D] with one label each; make it again.")
+    return features, labels
+
+
+@lru_cache(maxsize=1)
+def _digits() -> FeatureSets:
+    """A stand-in without files: pixels of scikit-learn's digits, upside down as shift, noise as foreign data."""
+    from forde.corruptions import corrupt
+    from forde.data.digits import digits
+
+    data = digits()
+    noise = torch.randn(200, 64, generator=torch.Generator().manual_seed(0))
+    test, labels = data.test_images[:128], data.test_labels[:128]
+    return FeatureSets(
+        (data.scaled(data.train_images[:256]), data.train_labels[:256]),
+        (data.scaled(test), labels),
+        {("contrast", level): (data.scaled(corrupt(test, "contrast", level)), labels) for level in (1, 5)},
+        {"upside-down": (data.scaled(test[:, ::-1].copy()), labels)},
+        {"noise": (noise, torch.zeros(200, dtype=torch.long))},
+        "scikit-learn",
+    )
