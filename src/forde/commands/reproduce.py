@@ -89,26 +89,20 @@ def reproduce(
 
 
 def _list() -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from forde.commands.console import plain_console
     from forde.experiments.budgets import BUDGETS
     from forde.experiments.cells import unique
     from forde.experiments.estimates import in_words, seconds_of
     from forde.experiments.registry import experiments
 
-    table = Table(box=None, pad_edge=False, header_style="")
-    for title in ("experiment", "", *BUDGETS):
-        table.add_column(title, no_wrap=title != "")
-    for each in experiments().values():
+    known = experiments()
+    width = max(map(len, known)) + 2
+    typer.echo(f"{'experiment':{width}}{''.join(f'{name:>9}' for name in BUDGETS)}")
+    for each in known.values():
         times = [in_words(sum(map(seconds_of, unique(each.cells(chosen))))) for chosen in BUDGETS.values()]
-        table.add_row(Text(each.name, style="bold"), each.line, *times)
-    console = plain_console()
-    console.print(table)
-    console.print("\nOne NVIDIA H200 and all methods; smoke on a CPU. Experiments share cells, which are run once.")
+        typer.echo(f"{each.name:{width}}{''.join(f'{time:>9}' for time in times)}  {each.line}")
+    typer.echo("\nTimes on one NVIDIA H200 (smoke: on a CPU). Experiments share cells, and each cell is run once.")
     for chosen in BUDGETS.values():
-        console.print(f"--budget {chosen.name}: {chosen.line}")
+        typer.echo(f"--budget {chosen.name}: {chosen.line}")
 
 
 def _experiments(names: list[str] | None, *, everything: bool) -> list[Experiment]:

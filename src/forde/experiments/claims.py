@@ -66,9 +66,13 @@ class Finding:
 
     @property
     def closest(self) -> Judged | None:
-        """The comparison that decides: the least in favour of the claim, in standard errors."""
-        tested = [each for each in self.judged if each.margin is not None]
-        return min(tested, key=_favour) if tested else None
+        """The comparison that decides: the least in favour of the claim, in standard errors; the middle one of most."""
+        tested = sorted((each for each in self.judged if each.margin is not None), key=_favour)
+        if not tested:
+            return None
+        if self.claim.denied:
+            return tested[-1]
+        return tested[(len(tested) - 1) // 2] if self.claim.need == "most" else tested[0]
 
 
 def better(number: str, first: str, *others: str, by: float = 0.0) -> tuple[Comparison, ...]:

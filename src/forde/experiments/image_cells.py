@@ -52,8 +52,8 @@ def run_images(cell: Cell, place: Place) -> dict[str, Any]:
     ended = time.perf_counter()
     steps = max(1, len(data) // cell.batch_size)
     del ensemble
-    gc.collect()
     if place.on_gpu:
+        gc.collect()  # before the next cell needs the memory
         torch.cuda.empty_cache()
     return {
         **scores_of(result),

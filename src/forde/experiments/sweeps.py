@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -63,7 +62,6 @@ def run_in_order(cells: Sequence[Cell], place: Place, tell: Tell) -> list[Outcom
     for outcome in _in_order(cells, place):
         tell(outcome)
         outcomes.append(outcome)
-        gc.collect()
     return outcomes
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from forde.experiments import fig_alpha
 from forde.experiments import frontier as frontier_of
-from forde.experiments.groups import Group
+from forde.experiments.groups import Group, Spread, spread
 from forde.experiments.width import width_of
 from forde.report.drawing import colour_of, legend, line, panels, save, titles
 
 Groups = Mapping[str, Mapping[str, Group]]
+REFERENCE = "deep-ensemble"
 FAMILIES = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
 
 
@@ -50,30 +51,46 @@ def alpha(groups: Groups, folder: Path) -> None:
 
 
 def frontier(groups: Groups, folder: Path) -> None:
-    """Clean against corrupted NLL: a line for each scalar and part of the batch, a point for each other method."""
+    """Clean against corrupted NLL, in differences from the deep ensemble of the same seed.
+
+    A line for each scalar and part of the batch, a point for each other method.
+    """
     figure, axes = panels(1, 1)
     figure.set_size_inches(7.0, 5.5)
     ax = axes[0][0]
-    families: dict[str, list[Group]] = defaultdict(list)
-    for label, group in ((label, group) for found in groups.values() for label, group in found.items()):
-        families[frontier_of.family(group.cell) or label].append(group)
-    lines = [name for name, own in families.items() if frontier_of.family(own[0].cell)]
-    for name, own in families.items():
-        ordered = sorted(own, key=lambda group: frontier_of.strength_of(group.cell))
-        points = [(group, group.spread("nll"), group.spread("cNLL")) for group in ordered]
-        there = [(group, x, y) for group, x, y in points if x is not None and y is not None]
-        colour = FAMILIES[lines.index(name) % len(FAMILIES)] if name in lines else colour_of(own[0])
-        ax.errorbar(
-            [x.mean for _, x, _ in there], [y.mean for _, _, y in there],
-            xerr=[x.error or 0.0 for _, x, _ in there], yerr=[y.error or 0.0 for _, _, y in there],
-            fmt="o-" if name in lines else "s", color=colour, markersize=4, linewidth=1, label=name,
-        )  # fmt: skip
-        for group, x, y in there if name in lines else ():
-            text = f"{frontier_of.strength_of(group.cell):g}"
-            ax.annotate(text, (x.mean, y.mean), (3, 3), textcoords="offset points", fontsize=6)
-    titles(ax, "numbers: times the published repulsion; bars: standard errors over seeds", "clean NLL", "corrupted NLL")
+    for found in groups.values():
+        families: dict[str, list[Group]] = defaultdict(list)
+        for label, group in found.items():
+            families[frontier_of.family(group.cell) or label].append(group)
+        lines = [name for name, own in families.items() if frontier_of.family(own[0].cell)]
+        for name, own in families.items():
+            ordered = sorted(own, key=lambda group: frontier_of.strength_of(group.cell))
+            there = [
+                (group, x, y)
+                for group in ordered
+                if (x := difference(group, found, "nll")) and (y := difference(group, found, "cNLL"))
+            ]
+            colour = FAMILIES[lines.index(name) % len(FAMILIES)] if name in lines else colour_of(own[0])
+            ax.errorbar(
+                [x.mean for _, x, _ in there], [y.mean for _, _, y in there],
+                xerr=[x.error or 0.0 for _, x, _ in there], yerr=[y.error or 0.0 for _, _, y in there],
+                fmt="o-" if name in lines else "s", color=colour, markersize=4, linewidth=1, label=name,
+            )  # fmt: skip
+            for group, x, y in there if name in lines else ():
+                text = f"{frontier_of.strength_of(group.cell):g}"
+                ax.annotate(text, (x.mean, y.mean), (3, 3), textcoords="offset points", fontsize=6)
+    ax.axhline(0.0, color="#999999", linewidth=0.6)
+    ax.axvline(0.0, color="#999999", linewidth=0.6)
+    title = "numbers: times the published repulsion; bars: standard errors over seeds"
+    titles(ax, title, "clean NLL − deep ensemble's", "corrupted NLL − deep ensemble's")
     legend(figure, axes, columns=3)
     save(figure, folder)
+
+
+def difference(group: Group, groups: Mapping[str, Group], name: str) -> Spread | None:
+    """A number's difference from the deep ensemble's, over the seeds that both have."""
+    own, theirs = group.values(name), groups[REFERENCE].values(name) if REFERENCE in groups else {}
+    return spread(own[seed] - theirs[seed] for seed in own if seed in theirs)
 
 
 def width(groups: Groups, folder: Path) -> None:

@@ -19,7 +19,8 @@ PERCENT = {"accuracy", "cA"}
 DIGITS = {"nll": 3, "accuracy": 2, "ece": 4, "cA": 2, "cNLL": 3, "cECE": 4}
 LEGEND = (
     "Mean ± standard deviation over seeds. **Bold**: best; †: within one standard deviation of the best. Below: the "
-    "paper's number and the difference, ours − paper's."
+    "paper's number and the difference, ours − paper's. cA, cNLL and cECE: all corruptions of a severity pooled, then "
+    "the mean of the severities, as in the authors' code."
 )
 
 
