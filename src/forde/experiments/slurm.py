@@ -71,6 +71,8 @@ def run_on_cluster(
     for outcome in outcomes:
         tell(outcome)
     todo = [cell for cell in cells if not is_done(cell, place)]
+    if not todo:
+        return outcomes
     try:
         executor = submitit.AutoExecutor(
             folder=place.out / "jobs", cluster=settings.get("cluster", "slurm"), slurm_max_num_timeout=TIMEOUTS
