@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from small_cells import here, small_cell
 
 import forde
@@ -47,10 +48,13 @@ def reproduce(*arguments: object, **environment: str) -> subprocess.CompletedPro
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All experiments at the smoke budget."""
-    out = tmp_path_factory.mktemp("results")
-    ended = reproduce("all", "--budget", "smoke", "--out", out, "--device", "cpu")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    """All experiments at the smoke budget, run by the first process of the tests that needs them."""
+    base = tmp_path_factory.getbasetemp()
+    out = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "smoke-results"
+    with FileLock(f"{out}.lock"):
+        if not (out / "smoke").exists():
+            ended = reproduce("all", "--budget", "smoke", "--out", out, "--device", "cpu")
+            assert ended.returncode == 0, ended.stdout + ended.stderr
     return out
 
 
@@ -105,7 +109,8 @@ def test_tables_say_what_the_files_say(done: Path) -> None:
 def test_pages_are_filled_in(done: Path, tmp_path: Path) -> None:
     page = tmp_path / "results.md"
     page.write_text(
-        "# Results\n\n<!-- results: smoke/table-cifar10/table.md -->\nof yesterday\n<!-- end of results -->\n\nbetween\n\n"
+        "# Results\n\n<!-- results: smoke/table-cifar10/table.md -->\nof yesterday\n<!-- end of results -->\n"
+        "\nbetween\n\n"
         "<!-- results: smoke/frontier/figure.png -->\n<!-- end of results -->\n"
         "<!-- results: long/frontier/table.md -->\n<!-- end of results -->\n"
     )
