@@ -140,8 +140,11 @@ def test_zero_repulsion_is_the_deep_ensemble_bit_for_bit(case: str, network: str
 def test_cheap_repulsion_at_its_defaults_is_the_plain_method(case: str, network: str) -> None:
     data = make_data(network)
     states = []
-    fraction, weight = make_method(case).repulsion_fraction, make_method(case).weight(0)
-    for options in ({}, {"repulsion_every": 1, "repulsion_fraction": fraction, "repulsion_weight": lambda epoch: weight}):
+    fraction, weight = make_method(case).repulsion_fraction, make_method(case).repulsion_weight
+    for options in (
+        {},
+        {"repulsion_every": 1, "repulsion_fraction": fraction, "repulsion_weight": lambda epoch: weight},
+    ):
         ensemble = make_ensemble(network)
         forde.fit(ensemble, make_method(case, **options), data, **FIT)
         states.append(state_of(ensemble))
@@ -264,7 +267,7 @@ def test_gradient_against_finite_differences(case: str, network: str) -> None:
             if base is not None:
                 with torch.enable_grad():
                     z = phase_1(phases, x, y).z
-                value = value + 0.5 * method.weight(0) * energy(i, z)
+                value = value + 0.5 * method.repulsion_weight * energy(i, z)
         return float(value)
 
     generator = torch.Generator().manual_seed(1)

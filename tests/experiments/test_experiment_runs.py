@@ -280,4 +280,4 @@ def test_the_recipe_is_forde_pca_with_three_changes() -> None:
         plain.prior,
     )
     assert (recipe.repulsion_weight, recipe.repulsion_fraction, recipe.compared(128)) == (7, 0.25, 32)
-    assert not method("forde", strength=0).repels(step=0, epoch=0)
+    assert method("forde", strength=0).factor(step=0, epoch=0, batch_size=4) is None
