@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ import forde
 from forde.__main__ import main
 from forde.benchmarks import communication, input_pipeline, page_faults
 from forde.benchmarks.machine import machine
+from forde.benchmarks.models import problem
 from forde.benchmarks.scale import measure as measure_scale
 from forde.benchmarks.step import Step, Timing, rows_of, steps, training
 from forde.benchmarks.timing import arithmetic, time_jobs
@@ -230,6 +233,52 @@ def test_scale(bench: Command) -> None:
     assert "× linear" in out
 
 
+TINY = (
+    "--model",
+    "small-conv",
+    "--members",
+    "2",
+    "--batch",
+    "4",
+    "--size",
+    "8",
+    "--repeats",
+    "2",
+    "--json",
+    "out.json",
+)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs gloo")
+def test_scale_over_processes(tmp_path: Path) -> None:
+    """As users start it: 2 members that share 4 samples of 3·8·8 values with another process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "forde", "bench", "scale", "--over-processes", "1,2", "--mesh", "1x2", *TINY],
+        cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    one, two = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert (one["processes"], one["mesh"], one["messages"], one["movement_error"]) == (1, "1x1", None, None)
+    assert (two["processes"], two["mesh"], two["messages by"], two["error"]) == (2, "1x2", "gloo", None)
+    assert two["ratio_to_one_process"] == pytest.approx(two["ms"] / one["ms"])
+    assert two["waited_ms"] > 0 and two["movement_error"] < 1e-4
+    tensors = [p.numel() for p in problem("small-conv", 8).make().parameters()]
+    losses, representations = 2 + 3, 2 * 2 * 192  # 3 marks beside the losses; both of its own 2 samples
+    gradients = 2 * (
+        sum(tensors) + len(tensors)
+    )  # all-reduce of 2 processes: each number once, and whether it is there
+    batch_norms = 2 * 4 * sum(2 * 2 * channels for channels in (16, 32))  # 4 messages for each member and layer
+    assert two["messages"] == 1 + 1 + 1 + 2 * 4 * 2
+    assert two["sent_kb"] == pytest.approx(4 * (losses + representations + gradients + batch_norms) / 1e3)
+    assert "ms waited" in done.stdout and "movement differs" in done.stdout
+
+
+def test_processes_that_fail_say_why_in_their_row(bench: Command) -> None:
+    code, out, _ = bench("scale", "--over-processes", "1", "--engine", "vectorized", "--memory", "low", *TINY)
+    assert code == 1
+    assert "memory='low' saves nothing" in " ".join(out.split())
+
+
 def test_kernel(bench: Command) -> None:
     code, out, err = bench(
         "kernel", "--dimensions", "12,20", "--members", "3", "--batch", "4", "--rank", "5", "--repeats", "2",
@@ -262,6 +311,9 @@ def test_kernel(bench: Command) -> None:
         (("predict", "--precision", "tf32"), "needs an NVIDIA GPU"),
         (("scale", "--engine", "eagre"), "did you mean 'eager'"),
         (("scale", "--over-batch", "0"), "--over-batch is '0'"),
+        (("scale", "--over-processes", "2", "--mesh", "2x2"), "mesh 2x2 needs 4 processes"),
+        (("scale", "--over-processes", "2", "--mesh", "1x2", "--batch", "3"), "a batch of 3 samples cannot be split"),
+        (("scale", "--mesh", "2x1"), "--mesh is for --over-processes"),
         (("kernel", "--dimensions", "x"), "--dimensions is 'x'"),
         (("kernel", "--device", "gpu"), "unknown device 'gpu'"),
     ],

@@ -84,9 +84,10 @@ class TestCompiled:
     def fit(self, network, engine: str, n: int = 60, **options: object):
         x, y = torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(n) % 3
         ensemble = forde.Ensemble(network, 3)
+        rate = {} if "optimizer" in options else {"lr": 0.02}
         history = forde.fit(
             ensemble, options.pop("method", "forde-pca"), (x, y), batch_size=16, device="cuda", engine=engine,
-            progress=False, **{"epochs": 4, "lr": 0.02, **options},
+            progress=False, **{"epochs": 4, **rate, **options},
         )  # fmt: skip
         return ensemble, history
 

@@ -8,13 +8,14 @@ from typing import Literal, get_args
 from torch import Tensor
 
 from forde.compile import CompiledStep
+from forde.compile.agreeing import together
 from forde.compile.fusing import can_fuse
 from forde.distributed.mesh import ALONE, Mesh
 from forde.distributed.sharded import ShardedStep, shard
 from forde.distributed.sums import SharingProcesses
 from forde.double_backward import Policy
 from forde.ensemble import Ensemble
-from forde.errors import unknown_name
+from forde.errors import FordeError, unknown_name
 from forde.methods.base import Method
 from forde.step import InspectedStep, MemberLoop, MemberStack, PlainStep, Runner, Step, inspect
 from forde.step.python_state import unstackable
@@ -59,16 +60,29 @@ def make_engine(
     compiles = name == "compiled" or (name == "auto" and ensemble.device.type == "cuda" and can_fuse(ensemble.device))
     stacks = name == "vectorized" or (name != "eager" and memory == "speed" and _stacks(own, mesh))
     sharing = SharingProcesses(mesh.data) if mesh.data.size > 1 else None
-    runner: Runner
-    if stacks:
-        runner = MemberStack(own, method, precision, ensemble)
-    else:
-        runner = MemberLoop(own, method, precision, Policy(ensemble.device.type, processes=sharing), ensemble)
-    plain = PlainStep(runner, method, memory=memory, metric_apart=compiles)
+    if mesh.anywhere(not stacks):  # processes that share members add their gradients up, so these must be alike
+        stacks = False
+    made: list[PlainStep] = []
+
+    def make() -> None:
+        runner: Runner
+        if stacks:
+            if name == "vectorized" and sharing is not None and (reason := _normalises_over_batch(own)) is not None:
+                raise FordeError(
+                    f"engine='vectorized' knows nothing of other processes' samples, but {reason}; use "
+                    "engine='eager', 'compiled' or 'auto', or shards of members only."
+                )
+            runner = MemberStack(own, method, precision, ensemble, sharing)
+        else:
+            runner = MemberLoop(own, method, precision, Policy(ensemble.device.type, processes=sharing), ensemble)
+        made.append(PlainStep(runner, method, memory=memory, metric_apart=compiles))
+
+    together(None if mesh is ALONE else mesh, make)
+    (plain,) = made
     step: Step = plain
     if compiles:
         budget = None if name == "compiled" or mesh is not ALONE else steps
-        step = CompiledStep(plain, steps=budget, fuse=fuse, anywhere=None if mesh is ALONE else mesh.anywhere)
+        step = CompiledStep(plain, steps=budget, fuse=fuse, company=None if mesh is ALONE else mesh)
     elif stacks:
         log.info("engine: vectorized (%d members stacked)", own.n_members)
     else:
@@ -89,11 +103,18 @@ def _stacks(ensemble: Ensemble, mesh: Mesh) -> bool:
     ):
         return False
     reason = unstackable(list(ensemble.members))
-    if mesh.data.size > 1 and any(isinstance(module, batch_norms()) for module in network.modules()):
-        reason = "their BatchNorm is over the batch of several processes"
+    if mesh.data.size > 1:
+        reason = reason or _normalises_over_batch(ensemble)
     if reason is not None:
         log.info("engine: members are not stacked, because %s", reason)
     return reason is None
+
+
+def _normalises_over_batch(ensemble: Ensemble) -> str | None:
+    """Where a layer's statistics are of the whole batch, which several processes hold together, in words."""
+    named = ensemble.members[0].named_modules()
+    found = next((name for name, module in named if isinstance(module, batch_norms())), None)
+    return None if found is None else f"BatchNorm ('{found}') is over the batch that several processes share"
 
 
 def inspect_step(

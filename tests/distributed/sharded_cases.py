@@ -36,6 +36,17 @@ class ConvBatchNorm(nn.Module):
         return self.head(self.dropout(torch.tanh(self.flat_norm(self.inner(pooled)))))
 
 
+class Perceptron(nn.Sequential):
+    """Nothing in it sees more than one sample, so members can be stacked on data shards too; smooth."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        dropped = (nn.Dropout(dropout),) if dropout else ()
+        super().__init__(nn.Flatten(), nn.Linear(50, 6), nn.Tanh(), *dropped, nn.Linear(6, CLASSES))
+
+
+NETWORKS: dict[str, Callable[[float], nn.Module]] = {"convolution": ConvBatchNorm, "perceptron": Perceptron}
+
+
 def svgd(space: Any) -> forde.Method:
     return forde.Method(space=space, kernel=RBF(bandwidth="global"), rule=SVGD(), prior=(Cauchy(0.1), Isotropic()))
 
@@ -65,9 +76,11 @@ METHODS = {**SPACES, **VARIANTS}
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "low memory": {"memory": "low"},
+    "looking at gradients": {"non_finite": "skip"},
     "adam": {"optimizer": lambda p: torch.optim.Adam(p, lr=1e-2), "lr": None},
     "an order for each member": {"independent_data": True},
     "loader": {},
+    "last, smaller batch": {"drop_last": False, "n": BATCH * (STEPS - 1) + 4},
 }
 
 
@@ -78,8 +91,10 @@ def data(dtype: torch.dtype = torch.float64, n: int = BATCH * STEPS) -> tuple[Te
     return x.to(dtype), torch.arange(n) % CLASSES
 
 
-def ensemble(dtype: torch.dtype = torch.float64, members: int = MEMBERS, dropout: float = 0.0) -> forde.Ensemble:
-    return forde.Ensemble(lambda: ConvBatchNorm(dropout), members).to(dtype)
+def ensemble(
+    dtype: torch.dtype = torch.float64, members: int = MEMBERS, dropout: float = 0.0, network: str = "convolution"
+) -> forde.Ensemble:
+    return forde.Ensemble(lambda: NETWORKS[network](dropout), members).to(dtype)
 
 
 def fit(trained: forde.Ensemble, method: str = "input gradients, PCA", given: Any = None, **options: Any) -> History:
@@ -92,12 +107,14 @@ def state_of(trained: forde.Ensemble) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in trained.state_dict().items()}
 
 
-def train(method: str, dtype: str = "float64", option: str = "plain", **more: Any) -> dict[str, Any]:
+def train(
+    method: str, dtype: str = "float64", option: str = "plain", network: str = "convolution", **more: Any
+) -> dict[str, Any]:
     """The state of all members after training, and the records."""
-    kind = getattr(torch, dtype)
-    trained, given = ensemble(kind), data(kind)
+    kind, options = getattr(torch, dtype), dict(OPTIONS[option])
+    trained, given = ensemble(kind, network=network), data(kind, options.pop("n", BATCH * STEPS))
     loader = DataLoader(TensorDataset(*given), BATCH, shuffle=True) if option == "loader" else given
-    records = fit(trained, method, loader, **OPTIONS[option], **more).records
+    records = fit(trained, method, loader, **options, **more).records
     return {"state": state_of(trained), "records": records}
 
 
@@ -114,11 +131,19 @@ class StopAfter:
                 raise RuntimeError("the plug was pulled")
 
 
+def pull_the_plug(record: object) -> None:
+    raise RuntimeError("the plug was pulled")
+
+
 def crash(run: Path, steps: int, **options: Any) -> None:
-    """A run with a checkpoint after every step that dies after this many of them."""
-    trained = ensemble(dropout=options.pop("dropout", 0.0))
-    for member in trained.members:
-        member.register_forward_hook(StopAfter(steps))
+    """A run with a checkpoint after every step that dies after this many; of stacked members, after the first epoch."""
+    network = options.pop("network", "convolution")
+    trained = ensemble(dropout=options.pop("dropout", 0.0), network=network)
+    if options.get("engine") == "vectorized":
+        options["callback"] = pull_the_plug
+    else:
+        for member in trained.members:
+            member.register_forward_hook(StopAfter(steps))
     try:
         fit(trained, run=run, checkpoint_minutes=0.0, **options)
     except RuntimeError as error:
@@ -128,7 +153,7 @@ def crash(run: Path, steps: int, **options: Any) -> None:
 
 
 def resume(run: Path, **options: Any) -> dict[str, Any]:
-    trained = ensemble(dropout=options.pop("dropout", 0.0))
+    trained = ensemble(dropout=options.pop("dropout", 0.0), network=options.pop("network", "convolution"))
     records = fit(trained, run=run, resume=True, checkpoint_minutes=0.0, **options).records
     return {"state": state_of(trained), "records": records}
 
@@ -156,3 +181,51 @@ def spoiled(kind: str, **options: Any) -> dict[str, Any]:
     {"loss": spoil_loss, "gradient": spoil_gradient}[kind](trained, MEMBERS - 1, 2)
     records = fit(trained, "deep-ensemble", **{"non_finite": "skip", **options}).records
     return {"state": state_of(trained), "records": records}
+
+
+class Branching(Perceptron):
+    """Python looks at the data, so the network cannot be traced."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = super().forward(x)
+        return output if float(x.detach().mean()) > 100 else -output
+
+
+NETWORKS["branching"] = lambda dropout: Branching()
+
+
+class Functional(ConvBatchNorm):
+    """Its BatchNorm is a function, which no list of layers shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.flat_norm = nn.Identity(), nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.batch_norm(x, None, None, training=True))
+
+
+NETWORKS["functional"] = lambda dropout: Functional()
+
+
+def changed(members: range, **options: Any) -> dict[str, Any]:
+    """What members hold besides tensors is another after the first epoch."""
+    trained = ensemble()
+
+    def change(record: object) -> None:
+        for index in members:
+            trained.members[index].norm.eps = 0.01
+
+    records = fit(trained, "outputs", callback=change, diagnostics_every=0, **options).records
+    return {"state": state_of(trained), "records": records}
+
+
+def five_steps_on_gpu(method: str, network: str, **options: Any) -> dict[str, Tensor]:
+    """What comes of the weights in float32, on the host; of a compiled step the third is captured."""
+    trained = ensemble(torch.float32, network=network)
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        fit(
+            trained, method, data(torch.float32), epochs=1, engine="compiled", device="cuda:0", diagnostics_every=0,
+            **options,
+        )  # fmt: skip
+    return {name: tensor.cpu() for name, tensor in state_of(trained).items()}

@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from sharded_cases import BATCH, STEPS, crash, data, ensemble, fit, resume, spoil_loss, spoiled, state_of, train
+from sharded_cases import (
+    BATCH,
+    STEPS,
+    changed,
+    crash,
+    data,
+    ensemble,
+    fit,
+    five_steps_on_gpu,
+    resume,
+    spoil_loss,
+    spoiled,
+    state_of,
+    train,
+)
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import forde
+import forde.compile.step
+from forde.benchmarks.listening import listening
+from forde.compile.captured import CudaGraphs
 from forde.distributed.mesh import Mesh, joined
 from forde.distributed.sharded import own_random_numbers
 from forde.errors import RunInterruptedError
@@ -28,7 +46,87 @@ def rank() -> int:
 
 
 def training(job: Job) -> dict[str, Any]:
-    return train(job["method"], job["dtype"], job["option"], mesh=tuple(job["mesh"]))
+    with listening() as said:
+        found = train(
+            job["method"], job["dtype"], job["option"], job["network"], mesh=tuple(job["mesh"]), engine=job["engine"]
+        )
+    return {**found, "said": said}
+
+
+@contextmanager
+def broken(name: str, function: Callable[..., Any], in_process: int) -> Iterator[None]:
+    """In one process, another function stands in the place of one that compiled steps call."""
+    before = getattr(forde.compile.step, name)
+    if rank() == in_process:
+        setattr(forde.compile.step, name, function)
+    try:
+        yield
+    finally:
+        setattr(forde.compile.step, name, before)
+
+
+def failing(*_: object, **__: object) -> Any:
+    raise RuntimeError("no such operation")
+
+
+def refusing(*_: object, **__: object) -> Any:
+    raise forde.FordeError("the forward pass gives something else each time")
+
+
+def on_gpu(job: Job) -> dict[str, Any]:
+    """Five steps in float32 on a GPU that all processes share, and how often a part of them was captured."""
+    captures = 0
+    capture = CudaGraphs.capture_phases
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal captures
+        captures += 1
+        return capture(*args, **kwargs)
+
+    before = forde.compile.step.can_fuse
+    forde.compile.step.can_fuse = lambda device: job["fuse"]
+    CudaGraphs.capture_phases = counted  # type: ignore[method-assign]
+    try:
+        with listening() as said:
+            state = five_steps_on_gpu(job["method"], job["network"], mesh=tuple(job["mesh"]))
+    finally:
+        forde.compile.step.can_fuse, CudaGraphs.capture_phases = before, capture  # type: ignore[method-assign]
+    return {"state": state, "said": said, "captures": captures}
+
+
+FALLBACKS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "the last process cannot trace": lambda: broken("trace", failing, 3),
+    "the first process cannot trace": lambda: broken("trace", failing, 0),
+    "the trace differs in one process": lambda: broken("disagreement", lambda *_, **__: "its loss differs", 2),
+    "one process finds a side effect": lambda: broken("gross_disagreement", lambda *_, **__: "its gradient differs", 1),
+}
+
+
+def falling_back(job: Job) -> dict[str, Any]:
+    """A step that is compiled in no process, because one cannot."""
+    with listening() as said, FALLBACKS[job["name"]]():
+        found = train("outputs", mesh=tuple(job["mesh"]), engine="compiled")
+    return {**found, "said": said}
+
+
+def hooked(job: Job) -> dict[str, Any]:
+    """Code of the user's in one process only: no process stacks or compiles members."""
+    trained = ensemble(network="perceptron")
+    if rank() == 1:
+        trained.members[0].register_forward_hook(lambda *_: None)
+    with listening() as said:
+        records = fit(trained, mesh=tuple(job["mesh"]), engine=job["engine"]).records
+    return {"state": state_of(trained), "records": records, "said": said}
+
+
+def changing(job: Job) -> dict[str, Any]:
+    """Attributes change in mid-run, in the processes and members that are named."""
+    members = range(*job["members"]) if rank() in job["in"] else range(0)
+    with listening() as said:
+        try:
+            return {**changed(members, mesh=tuple(job["mesh"]), engine="compiled"), "said": said}
+        except forde.FordeError as error:
+            return {"message": str(error)}
 
 
 class WrongAxis(Outputs):
@@ -39,6 +137,19 @@ class WrongAxis(Outputs):
 
 def wide(width: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(50, width), nn.Tanh(), nn.Linear(width, 3))
+
+
+def unlike_in(process: int) -> forde.Ensemble:
+    """One member has an attribute of its own, in one process only."""
+    trained = ensemble(network="perceptron")
+    trained.members[1].training_step = rank() == process
+    trained.members[0].training_step = False
+    return trained
+
+
+def compile_where_one_refuses() -> None:
+    with broken("refuse_unrepeatable", refusing, 2):
+        fit(ensemble(), mesh=(2, 2), engine="compiled")
 
 
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
@@ -64,7 +175,19 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "processes": (lambda: fit(ensemble(), mesh=(4, 2)), "mesh 4x2 needs 8 processes, but the number started is 4"),
     "shape": (lambda: fit(ensemble(), mesh=(4, 0)), "'auto' or (shards of members, shards of the batch)"),
-    "engine": (lambda: fit(ensemble(), mesh="auto", engine="vectorized"), "engine='vectorized' does not run on"),
+    "engine": (
+        lambda: fit(ensemble(), mesh=(2, 2), engine="vectorized"),
+        "engine='vectorized' knows nothing of other processes' samples, but BatchNorm ('norm') is over the batch",
+    ),
+    "engine, BatchNorm as a function": (
+        lambda: fit(ensemble(network="functional"), mesh=(2, 2), engine="vectorized"),
+        "BatchNorm is over the batch that several processes share",
+    ),
+    "engine, members that differ in one process": (
+        lambda: fit(unlike_in(1), mesh=(2, 2), engine="vectorized"),
+        "engine='vectorized' runs the first member's code for all, but",
+    ),
+    "compiling": (compile_where_one_refuses, "the forward pass gives something else each time"),
     "settings": (
         lambda: fit(ensemble(), mesh=(2, 2), lr=0.1 if rank() == 2 else 0.05),
         "training.optimizer.lr = ",
@@ -121,10 +244,10 @@ def rolling_back(job: Job) -> dict[str, Any]:
 
 def crossing(job: Job) -> dict[str, Any]:
     """Leave a run on one mesh; go on with it on another."""
-    run, dropout = Path(job["run"]), job["dropout"]
+    run, how = Path(job["run"]), {name: job[name] for name in ("dropout", "network", "engine")}
     if job["left_on"] is not None:
-        crash(run, 7, mesh=tuple(job["left_on"]), dropout=dropout)
-    return resume(run, mesh=tuple(job["resumed_on"]), dropout=dropout) if job["resumed_on"] is not None else {}
+        crash(run, 7, mesh=tuple(job["left_on"]), **how)
+    return resume(run, mesh=tuple(job["resumed_on"]), **how) if job["resumed_on"] is not None else {}
 
 
 def whole(job: Job) -> dict[str, Any]:
@@ -160,5 +283,7 @@ def _draw(mesh: Mesh, step: int) -> torch.Tensor:
 
 
 RUNNERS: dict[str, Callable[[Job], dict[str, Any]]] = {
-    runner.__name__: runner for runner in (training, mistake, skipping, rolling_back, crossing, whole, stopped, drawing)
-}
+    "training": training, "mistake": mistake, "skipping": skipping, "rolling_back": rolling_back, "crossing": crossing,
+    "whole": whole, "stopped": stopped, "drawing": drawing, "falling_back": falling_back, "hooked": hooked,
+    "changing": changing, "on_gpu": on_gpu,
+}  # fmt: skip

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,16 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from sharded_cases import SPACES, VARIANTS, ConvBatchNorm, crash, resume, spoiled, train
-from sharded_jobs import MISTAKES
+from sharded_cases import METHODS, NETWORKS, SPACES, VARIANTS, changed, crash, resume, spoiled, train
+from sharded_jobs import FALLBACKS, MISTAKES
+from worker_group import Group
 
 import forde
 from forde.__main__ import main
 from forde.distributed.mesh import checked_shape, parse_shape
 
 pytestmark = pytest.mark.slow
-WORKER = Path(__file__).with_name("worker.py")
-PATIENCE = 300
 
 FOUR, TWO = [(4, 1), (1, 4), (2, 2)], [(2, 1), (1, 2)]
 TRAININGS = [
@@ -34,12 +29,37 @@ TRAININGS = [
     *(("input gradients, PCA", "float64", option, (2, 2)) for option in ("low memory", "adam", "loader")),
     ("deep-ensemble", "float64", "an order for each member", (2, 2)),
 ]
+TRACED = [
+    *((method, "float64", "plain", mesh) for method in SPACES for mesh in FOUR + TWO),
+    *((method, "float64", "plain", (2, 2)) for method in VARIANTS),
+    *(
+        ("input gradients, PCA", "float64", option, (2, 2))
+        for option in ("low memory", "looking at gradients", "last, smaller batch")
+    ),
+]
+STACKED = [
+    *((method, "float64", "plain", (2, 2)) for method in METHODS),
+    *((method, "float64", "plain", mesh) for method in SPACES for mesh in ((4, 1), (1, 2))),
+]
+"""Perceptrons where a batch is shared, and networks with BatchNorm elsewhere."""
 CROSSINGS = {
-    "2x2, then 4x1": ((2, 2), (4, 1), 0.0),
-    "2x2, then one process": ((2, 2), None, 0.0),
-    "one process, then 1x4": (None, (1, 4), 0.0),
-    "2x2, then 2x2, with dropout": ((2, 2), (2, 2), 0.2),
+    "2x2, then 4x1": ((2, 2), (4, 1), 0.0, "eager"),
+    "2x2, then one process": ((2, 2), None, 0.0, "eager"),
+    "one process, then 1x4": (None, (1, 4), 0.0, "eager"),
+    "2x2, then 2x2, with dropout": ((2, 2), (2, 2), 0.2, "eager"),
+    "2x2, then 4x1, traced": ((2, 2), (4, 1), 0.0, "compiled"),
+    "2x2, then 1x4, stacked": ((2, 2), (1, 4), 0.0, "vectorized"),
+    "4x1, then one process, stacked": ((4, 1), None, 0.0, "vectorized"),
 }
+CHANGES = {
+    "in all processes": {"mesh": (2, 2), "members": (0, 4), "in": (0, 1, 2, 3)},
+    "in one process's members": {"mesh": (4, 1), "members": (2, 3), "in": (2,)},
+}
+
+
+def network_of(engine: str, mesh: tuple[int, int]) -> str:
+    """Stacked members know nothing of other processes' samples, and so cannot have BatchNorm over them."""
+    return "perceptron" if engine == "vectorized" and mesh[1] > 1 else "convolution"
 
 
 def name_of(*parts: Any) -> str:
@@ -49,59 +69,32 @@ def name_of(*parts: Any) -> str:
 def jobs(folder: Path) -> dict[str, dict[str, Any]]:
     """For four processes; those for two have a mesh of two."""
     everything: dict[str, dict[str, Any]] = {
-        name_of(*case): dict(zip(("kind", "method", "dtype", "option", "mesh"), ("training", *case), strict=True))
-        for case in TRAININGS
-    }
+        name_of(engine, *case): {
+            **dict(zip(("method", "dtype", "option", "mesh"), case, strict=True)),
+            "kind": "training", "engine": engine, "network": network_of(engine, case[-1]),
+        }
+        for engine, cases in (("eager", TRAININGS), ("compiled", TRACED), ("vectorized", STACKED))
+        for case in cases
+    }  # fmt: skip
     everything |= {f"mistake-{name}": {"kind": "mistake", "name": name} for name in MISTAKES}
     everything |= {f"skipping-{what}": {"kind": "skipping", "what": what} for what in ("loss", "gradient")}
     everything |= {
         f"crossing-{name}": {
             "kind": "crossing", "run": str(folder / name), "left_on": left, "resumed_on": on, "dropout": dropout,
+            "engine": engine, "network": network_of(engine, (2, 2)),
         }
-        for name, (left, on, dropout) in CROSSINGS.items()
+        for name, (left, on, dropout, engine) in CROSSINGS.items()
+    }  # fmt: skip
+    everything |= {f"falling_back-{name}": {"kind": "falling_back", "name": name, "mesh": (2, 2)} for name in FALLBACKS}
+    everything |= {
+        f"hooked-{engine}": {"kind": "hooked", "engine": engine, "mesh": (2, 2)} for engine in ("auto", "compiled")
+    }
+    everything |= {f"changing-{name}": {"kind": "changing", **change} for name, change in CHANGES.items()}
+    everything["changing-one of two that share"] = {
+        "kind": "changing", "mesh": (2, 2), "members": (0, 4), "in": (1,),
     }  # fmt: skip
     everything |= {kind: {"kind": kind, "run": str(folder / kind)} for kind in ("rolling_back", "stopped")}
     return everything | {kind: {"kind": kind} for kind in ("whole", "drawing")}
-
-
-class Group:
-    """Processes that work through a list of jobs while tests look at what is done."""
-
-    def __init__(self, folder: Path, size: int, work: dict[str, dict[str, Any]]) -> None:
-        self.folder = folder
-        folder.mkdir(exist_ok=True)
-        (folder / "jobs.json").write_text(json.dumps(work))
-        self.log = (folder / "log.txt").open("w")
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, "-W", "error", str(WORKER), str(folder)],
-                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"},
-                stdout=self.log, stderr=subprocess.STDOUT,
-            )
-            for rank in range(size)
-        ]  # fmt: skip
-
-    def result(self, name: str) -> list[dict[str, Any]]:
-        """What each process had to say."""
-        deadline = time.monotonic() + PATIENCE
-        path, done = self.folder / f"{name}.pt", False
-        while not done and time.monotonic() < deadline:
-            done = any(process.poll() is not None for process in self.processes)
-            if path.exists():
-                return self.checked(torch.load(path))
-            time.sleep(0.05)
-        raise AssertionError((self.folder / "log.txt").read_text()[-3000:] or "the processes did not answer")
-
-    def checked(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        for rank, each in enumerate(found):
-            assert "failed" not in each, f"process {rank}: {each['failed']}"
-        return found
-
-    def close(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
-        self.log.close()
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +116,8 @@ def groups(folder: Path) -> Iterator[dict[int, Group]]:
 
 
 @cache
-def alone(method: str, dtype: str, option: str) -> dict[str, Any]:
-    return train(method, dtype, option)
+def alone(method: str, dtype: str, option: str, network: str = "convolution") -> dict[str, Any]:
+    return train(method, dtype, option, network)
 
 
 def close(found: dict[str, Any], expected: dict[str, Any], tolerance: float) -> None:
@@ -142,8 +135,59 @@ def close(found: dict[str, Any], expected: dict[str, Any], tolerance: float) -> 
 def test_equals_one_process(case: tuple[str, str, str, tuple[int, int]], groups: dict[int, Group]) -> None:
     method, dtype, option, mesh = case
     expected = alone(method, dtype, option)
-    for found in groups[math.prod(mesh)].result(name_of(*case)):
+    for found in groups[math.prod(mesh)].result(name_of("eager", *case)):
         close(found, expected, 1e-9 if dtype == "float64" else 1e-5)
+
+
+@pytest.mark.parametrize("case", TRACED, ids=lambda case: name_of(*case))
+def test_traced_steps_equal_one_process(case: tuple[str, str, str, tuple[int, int]], groups: dict[int, Group]) -> None:
+    method, dtype, option, mesh = case
+    results = groups[math.prod(mesh)].result(name_of("compiled", *case))
+    for found in results:
+        close(found, alone(method, dtype, option), 1e-9)
+    said = " ".join(results[0]["said"])
+    assert "engine: compiled in" in said and "after all" not in said
+
+
+@pytest.mark.parametrize("case", STACKED, ids=lambda case: name_of(*case))
+def test_stacked_steps_equal_one_process(case: tuple[str, str, str, tuple[int, int]], groups: dict[int, Group]) -> None:
+    method, dtype, option, mesh = case
+    results = groups[math.prod(mesh)].result(name_of("vectorized", *case))
+    for found in results:
+        close(found, alone(method, dtype, option, network_of("vectorized", mesh)), 1e-9)
+    assert "members stacked" in " ".join(results[0]["said"])
+
+
+@pytest.mark.parametrize("name", FALLBACKS)
+def test_no_process_compiles_what_one_cannot(name: str, groups: dict[int, Group]) -> None:
+    results = groups[4].result(f"falling_back-{name}")
+    for found in results:
+        close(found, alone("outputs", "float64", "plain"), 1e-9)
+    said = " ".join(results[0]["said"])
+    assert "engine: eager after all" in said and "compiled in" not in said
+
+
+@pytest.mark.parametrize("engine", ["auto", "compiled"])
+def test_hooks_in_one_process_keep_all_from_stacking_and_compiling(engine: str, groups: dict[int, Group]) -> None:
+    results = groups[4].result(f"hooked-{engine}")
+    for found in results:
+        close(found, alone("input gradients, PCA", "float64", "plain", "perceptron"), 1e-9)
+    said = " ".join(results[0]["said"])
+    assert "stacked)" not in said and "compiled in" not in said
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_all_follow_a_change(name: str, groups: dict[int, Group]) -> None:
+    expected = changed(range(*CHANGES[name]["members"]))
+    results = groups[4].result(f"changing-{name}")
+    for found in results:
+        close(found, expected, 1e-9)
+    assert sum("engine: compiled in" in line for line in results[0]["said"]) == 2
+
+
+def test_a_change_in_one_of_those_that_share_a_batch_is_a_sentence_in_all(groups: dict[int, Group]) -> None:
+    for found in groups[4].result("changing-one of two that share"):
+        assert "eps = 0.01 instead of 1e-05 in one process, but not in all that share a batch" in found["message"]
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -168,17 +212,18 @@ def test_all_roll_back(groups: dict[int, Group]) -> None:
 
 @pytest.mark.parametrize("name", CROSSINGS)
 def test_checkpoints_cross_meshes(name: str, groups: dict[int, Group], folder: Path) -> None:
-    _, resumed_on, dropout = CROSSINGS[name]
+    _, resumed_on, dropout, engine = CROSSINGS[name]
+    network = network_of(engine, (2, 2))
     results = groups[4].result(f"crossing-{name}")
     if resumed_on is None:
-        results = [resume(folder / name)]
+        results = [resume(folder / name, network=network)]
     if dropout:  # no other mesh draws the same numbers
         (expected, *_), tolerance = groups[4].result("whole"), 0.0
     else:
-        expected, tolerance = alone("input gradients, PCA", "float64", "plain"), 1e-9
+        expected, tolerance = alone("input gradients, PCA", "float64", "plain", network), 1e-9
     for found in results:
         close(found, expected, tolerance)
-    loaded = forde.Ensemble.load(folder / name / "ensemble", lambda: ConvBatchNorm(dropout))
+    loaded = forde.Ensemble.load(folder / name / "ensemble", lambda: NETWORKS[network](dropout))
     for member, tensor in loaded.state_dict().items():
         torch.testing.assert_close(tensor, expected["state"][member].to(tensor), rtol=1e-5, atol=1e-5)
 

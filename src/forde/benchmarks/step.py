@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, groupby, product
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import torch
 
@@ -15,11 +15,13 @@ from forde.benchmarks.directions import has_directions, with_directions
 from forde.benchmarks.models import problem
 from forde.benchmarks.rows import Row, ratio
 from forde.benchmarks.timing import PRECISIONS, Run, Timing, arithmetic, checked_device, time_jobs
+from forde.distributed.mesh import ALONE, Mesh
 from forde.engine import EngineName, make_engine
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, unknown_name
 from forde.methods import Method, method
 from forde.priors import TrainingData
+from forde.step import Step as ForwardBack
 from forde.step.records import Memory
 
 ENGINES: tuple[str, ...] = get_args(EngineName)
@@ -144,12 +146,20 @@ def steps(
     return list(found)
 
 
-@contextmanager
-def training(step: Step) -> Iterator[Run]:
-    """A call that trains for one step, or through one cycle of k steps where members repel in every k-th.
+class Training(NamedTuple):
+    """A step that is ready to be made again and again."""
 
-    >>> with training(Step("forde-pca", members=2, batch=4)) as run:
-    ...     run()
+    engine: ForwardBack
+    run: Run
+    """Trains for one step, or through one cycle of k steps where members repel in every k-th."""
+
+
+@contextmanager
+def prepared(step: Step, mesh: Mesh = ALONE) -> Iterator[Training]:
+    """What is trained, and a call that trains it.
+
+    Args:
+        mesh: the processes that make the step together.
     """
     device, task = torch.device(step.device), problem(step.model, step.size)
     with arithmetic(step.precision) as precision:
@@ -158,7 +168,9 @@ def training(step: Step) -> Iterator[Run]:
         fitted = with_directions(step.build_method(), task.n_inputs, device).prepare(
             ensemble.members[0], TrainingData(lambda: iter([x]), DATA_SIZE)
         )
-        engine = make_engine(cast(EngineName, step.engine), ensemble, fitted, precision, cast(Memory, step.memory))
+        engine = make_engine(
+            cast(EngineName, step.engine), ensemble, fitted, precision, cast(Memory, step.memory), mesh=mesh
+        )
         try:
             optimizer = torch.optim.SGD(engine.runner.parameters(), lr=1e-3, momentum=0.9, nesterov=True)
             counter = count()
@@ -167,9 +179,20 @@ def training(step: Step) -> Iterator[Run]:
                 for _ in range(step.every):
                     engine.update(x, y, optimizer, step=next(counter), epoch=0, data_size=DATA_SIZE)
 
-            yield run
+            yield Training(engine, run)
         finally:
             engine.close()
+
+
+@contextmanager
+def training(step: Step) -> Iterator[Run]:
+    """A call that trains for one step, or through one cycle of k steps where members repel in every k-th.
+
+    >>> with training(Step("forde-pca", members=2, batch=4)) as run:
+    ...     run()
+    """
+    with prepared(step) as found:
+        yield found.run
 
 
 def time_together(together: Sequence[Step], repeats: int) -> Iterator[tuple[Step, Timing]]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,13 +21,14 @@ import torch
 from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
+from forde.compile.agreeing import Company, agreed_change, attempt, together
 from forde.compile.captured import CapturedPhases, CapturedStep, CudaGraphs
 from forde.compile.fusing import can_fuse, fused
 from forde.compile.traced import Function, Program, TracedStep, match_layouts
 from forde.compile.tracing import Traced, given_to, state_of, trace, trace_exchange
 from forde.compile.trial import Trial, seconds_to_compile
 from forde.ensemble import Ensemble
-from forde.errors import FordeError, first_line
+from forde.errors import first_line
 from forde.rules import Forces
 from forde.step.agreement import (
     Parts,
@@ -71,6 +72,16 @@ class _Kind:
         self.whole: dict[bool, CapturedStep] = {}
         """By whether the optimizer is part of it."""
         self.phases: CapturedPhases | None = None
+        self.talks = any(program.traced.talks for program in step.programs)
+        """Whether phases send messages, as BatchNorm over several processes does: such are never captured."""
+
+
+@dataclass
+class _Plainly:
+    """What a plain step on the first batch comes to."""
+
+    z: Tensor | None = None
+    gradients: list[dict[str, Tensor]] = field(default_factory=list)
 
 
 class CompiledStep(Step):
@@ -80,7 +91,7 @@ class CompiledStep(Step):
         plain: with `metric_apart`, so that both hand out the same representations.
         steps: how many the run will have, where compiling has to pay within them; None where it was asked for.
         fuse: whether torch's compiler merges operations; by default where it can.
-        anywhere: whether something is so in any process; for steps that several processes make together.
+        company: the processes that make the steps together; None where this one is alone.
 
     >>> from forde import method
     >>> forde_identity = method("forde-identity")
@@ -97,7 +108,7 @@ class CompiledStep(Step):
         *,
         steps: int | None = None,
         fuse: bool | None = None,
-        anywhere: Callable[[bool], bool] | None = None,
+        company: Company | None = None,
     ) -> None:
         self._plain, self.runner, self.method, self.whole = plain, plain.runner, plain.method, plain.whole
         device = self.runner.ensemble.device
@@ -105,11 +116,11 @@ class CompiledStep(Step):
         self.is_plain = False
         """Whether the plain step stays for good."""
         self._asked_for, self._trial = steps is None, None if steps is None else Trial(steps)
-        self._anywhere = anywhere or (lambda happened: happened)
+        self._company = company
         self._kinds: dict[Key, _Kind] = {}
         self._graphs = CudaGraphs(self.runner, parallel=plain.memory == "speed") if device.type == "cuda" else None
-        self._running: Step | _Kind = plain
-        """What made phase 1 of the step between whose phases other processes meet."""
+        self._running: _Kind | None = None
+        """Of the step between whose phases other processes meet; None where it is made plainly."""
         self._code: Watch | None = None
         """What the traced steps took from Python."""
         self._changes = 0
@@ -174,33 +185,50 @@ class CompiledStep(Step):
     # The phases one by one, for steps that several processes make together.
 
     def forward(self, batch: Batches, *, repel: bool) -> Forward:
-        kind = self._kind(batch, 1.0 if repel else None)
-        self._running = self._plain if kind is None else kind.step
-        if kind is None or self._graphs is None:
-            return self._running.forward(batch, repel=repel)
+        kind = self._running = self._kind(batch, 1.0 if repel else None)
+        if kind is None:
+            return self._plain.forward(batch, repel=repel)
         assert isinstance(batch, Batch)
-        # BatchNorm over several processes sends messages in the middle of a phase.
-        if kind.warm_ups < WARM_UP_STEPS or self.runner.policy.processes is not None:
-            kind.warm_ups += 1
-            found: Forward = self._graphs.beside(lambda: kind.step.forward(batch, repel=repel))
-            return found
-        self._running = kind
-        if kind.phases is None:
-            kind.phases = self._graphs.capture_phases(kind.step, batch, repel=repel)
-        return self._graphs.replay_first(kind.phases, batch)
+        if self._graphs is None:
+            return kind.step.forward(batch, repel=repel)
+        if not kind.talks and kind.warm_ups >= WARM_UP_STEPS and kind.phases is None:
+            reason = together(self._company, lambda: self._capture_phases(kind, batch, repel=repel))
+            if reason is not None:
+                self._give_up(reason)
+                self._running = None
+                return self._plain.forward(batch, repel=repel)
+        if kind.phases is not None:
+            return self._graphs.replay_first(kind.phases, batch)
+        kind.warm_ups += 1
+        found: Forward = self._graphs.beside(lambda: kind.step.forward(batch, repel=repel))
+        return found
 
     def exchange(self, found: Forward, factor: float | Tensor) -> Forces:
-        return self._plain.exchange(found, factor)
+        kind = self._running
+        if kind is None:
+            return self._plain.exchange(found, factor)
+        if self._graphs is not None and found.z is not None:
+            self._compile_exchange(kind, found.z)  # those of all members, which is more than this process has
+        return kind.step.exchange(found, factor)
 
     def pull_back(self, forces: Forces | None, *, apart: bool = False) -> Repulsion:
-        running = self._running
-        if isinstance(running, _Kind):
-            assert self._graphs is not None and running.phases is not None
-            return () if forces is None else self._graphs.replay_second(running.phases, forces)
-        if self._graphs is not None and isinstance(running, TracedStep):
-            found: Repulsion = self._graphs.beside(lambda: running.pull_back(forces, apart=apart))
-            return found
-        return running.pull_back(forces, apart=apart)
+        kind = self._running
+        if kind is None:
+            return self._plain.pull_back(forces, apart=apart)
+        if self._graphs is None:
+            return kind.step.pull_back(forces, apart=apart)
+        if kind.phases is not None:
+            return () if forces is None else self._graphs.replay_second(kind.phases, forces)
+        found: Repulsion = self._graphs.beside(lambda: kind.step.pull_back(forces, apart=apart))
+        return found
+
+    def _capture_phases(self, kind: _Kind, batch: Batch, *, repel: bool) -> str | None:
+        assert self._graphs is not None
+        try:
+            kind.phases = self._graphs.capture_phases(kind.step, batch, repel=repel)
+        except RuntimeError as error:
+            return f"the step cannot be captured in a CUDA graph ({first_line(error)})"
+        return None
 
     def finish(self, forces: Forces | None, repulsion: Repulsion) -> None:
         super().finish(forces, repulsion)
@@ -240,21 +268,18 @@ class CompiledStep(Step):
         """The compiled step for such a batch; compiled where it is the first of its kind."""
         if self.is_plain or not isinstance(batch, Batch):
             return None
-        if self._kinds and self._code is not None and (change := self._code.change()) is not None:
-            self._trace_again(change)
         size = batch.part if isinstance(batch.part, int) else None
         key = (factor is None, size, batch.x.shape, batch.x.dtype, batch.y.shape, batch.y.dtype)
+        change = self._code.change() if self._kinds and self._code is not None else None
+        change = agreed_change(self._company, change, key)
+        if change is not None:
+            self._trace_again(change)
         if key not in self._kinds and not any(known[0] == key[0] for known in self._kinds) and not self.is_plain:
             self._compile(key, batch, factor)
         return self._kinds.get(key)  # the last, smaller batch of an epoch is left to the plain step
 
     def _trace_again(self, change: str) -> None:
         """Forget the compiled steps: they took from Python what is no longer so."""
-        if self.runner.policy.processes is not None:
-            raise FordeError(
-                f"{change}, which compiled steps of several processes that share a batch cannot follow; use "
-                "engine='eager', or change it before training."
-            )
         self.settle()
         self._kinds.clear()
         if self._graphs is not None:
@@ -273,37 +298,45 @@ class CompiledStep(Step):
         members = list(self.runner.ensemble.members)
         self._code = Watch(members)
         position = Position(self.runner, batch.x.device)
-        reason = self._agreed(self._hooks())
-        kind: _Kind | None = None
+        kinds: list[_Kind] = []
+        plainly = _Plainly()
+
+        def traces() -> None:
+            kinds.append(_Kind(self._traced_step(batch, plainly.z), capturable=factor is None))
+
+        def verify() -> str | None:
+            return self._disagreement(kinds[0], position, batch, factor, plainly)
+
+        # All processes go on from one of these to the next together.
+        talks = self.runner.policy.processes is not None
+        reason = together(self._company, self._hooks)
         if reason is None:
-            z, expected, reason = self._try_plainly(position, batch, factor)
-            reason = self._agreed(reason)
+            reason = together(self._company, lambda: self._try_plainly(plainly, position, batch, factor))
         if reason is None:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # the compiler's advice is not the user's business
-                    kind = _Kind(self._traced_step(batch, z), capturable=factor is None)
-                    reason = self._disagreement(kind, position, batch, z, factor, expected)
-            except FordeError:
-                raise
-            except Exception as error:  # whatever the compiler stumbles over, training goes on without it
-                reason = f"it cannot be traced or compiled ({first_line(error)})"
-                log.debug("engine: %s", reason, exc_info=error)
+                    reason = together(self._company, lambda: attempt(traces, talks=False))
+                    reason = reason or together(self._company, lambda: attempt(verify, talks=talks))
             finally:
                 position.restore()
-            reason = self._agreed(reason)
-        if kind is None or reason is not None:
-            self._give_up(reason or "nothing was compiled")
+        if reason is not None:
+            self._give_up(reason)
             return
+        (kind,) = kinds
+        if self._company is not None:  # members of other processes may have BatchNorm where these have none
+            kind.talks = bool(self._company.highest([int(kind.talks)])[0])
         self._code = Watch(members)  # tracing ran the forward pass once more
         self._kinds[key] = kind
         log.info("engine: compiled in %.0f s (%s)", time.perf_counter() - started, self._in_words(kind))
 
     def _agreed(self, reason: str | None) -> str | None:
-        """Why not to go on, also where only another process has a reason."""
-        if self._anywhere(reason is not None):
-            return reason or "another process cannot trace or compile it"
-        return None
+        """Why not to go on, also where only another process that shares the batch has a reason."""
+        processes = self.runner.policy.processes
+        if processes is None:
+            return reason
+        found = processes.sum(torch.tensor([float(reason is not None)], device=self.runner.ensemble.device))
+        return reason or ("another process that shares the batch has a reason" if float(found) else None)
 
     def _hooks(self) -> str | None:
         """Where a member has hooks, which a compiled step would not call."""
@@ -316,32 +349,30 @@ class CompiledStep(Step):
         step.finish(forces, step.pull_back(forces, apart=self.method.mixes_weights))
         return found
 
-    def _try_plainly(
-        self, position: Position, batch: Batch, factor: float | None
-    ) -> tuple[Tensor | None, list[dict[str, Tensor]], str | None]:
-        """A plain step: its representations, its gradients, and why what it does besides cannot be traced, if so."""
+    def _try_plainly(self, found: _Plainly, position: Position, batch: Batch, factor: float | None) -> str | None:
+        """Two plain steps: what they come to, and why what they do besides cannot be traced, if so."""
         assert self._code is not None
         first = self._phases(self._plain, batch, factor)
         reason = self._agreed(position.side_effects())
         if reason is not None:
             position.restore()
             self._code.restore()
-            return None, [], reason
+            return reason
         moved = self._code.change()  # something that is set up in the first step, perhaps
         again = Watch(list(self.runner.ensemble.members))
         position.restore()
         second = self._phases(self._plain, batch, factor)
-        expected = gradients_by_name(self.runner.groups)
+        found.z, found.gradients = second.z, gradients_by_name(self.runner.groups)
         position.restore()
         change = again.change()
         if change is not None:
             self._code.restore()
-            return None, [], f"after each forward pass {change}"
+            return f"after each forward pass {change}"
         if moved is not None:
             self._code = again
         else:
             refuse_unrepeatable(first.losses, second.losses, "use engine='eager'")
-        return second.z, expected, None
+        return None
 
     def _traced_runner(self) -> Runner:
         """The same members, under the policy for traced steps."""
@@ -385,33 +416,29 @@ class CompiledStep(Step):
 
     # The traced step against the plain one
 
-    def _disagreement(  # noqa: PLR0917
-        self,
-        kind: _Kind,
-        position: Position,
-        batch: Batch,
-        z: Tensor | None,
-        factor: float | None,
-        expected: list[dict[str, Tensor]],
+    def _disagreement(
+        self, kind: _Kind, position: Position, batch: Batch, factor: float | None, plainly: _Plainly
     ) -> str | None:
         """What the compiled step does differently from the plain one, in words; None if nothing."""
         random = any(program.traced.random for program in kind.step.programs)
-        if self._anywhere(position.drew and not random):
-            return "it draws random numbers that the trace does not show"
+        unseen = "it draws random numbers that the trace does not show"
+        reason = self._agreed(unseen if position.drew and not random else None)
+        if reason is not None:
+            return reason
         seen: set[int] = set()
         for unit, program in enumerate(kind.step.programs):
             if id(program) not in seen:
-                reason = self._agreed(self._unit_disagreement(unit, program, position, batch, z))
+                reason = self._agreed(self._unit_disagreement(unit, program, position, batch, plainly.z))
                 if reason is not None:
                     return f"{reason} (does the forward pass depend on more than its input and weights?)"
             seen.add(id(program))
         position.restore()
         found = self._phases(kind.step, batch, factor)
-        if found.z is not None and batch.x.is_cuda:
+        if found.z is not None and batch.x.is_cuda and self._company is None:
             self._compile_exchange(kind, found.z)
             position.restore()
             self._phases(kind.step, batch, factor)
-        return None if random else gross_disagreement(self.runner.groups, expected, rough=self._is_rough)
+        return None if random else gross_disagreement(self.runner.groups, plainly.gradients, rough=self._is_rough)
 
     def _unit_disagreement(
         self, unit: int, program: Program, position: Position, batch: Batch, z: Tensor | None
@@ -451,14 +478,19 @@ class CompiledStep(Step):
 
     def _compile_exchange(self, kind: _Kind, z: Tensor) -> None:
         """Phase 2 is cheap in arithmetic but has many small operations; where it cannot be traced it stays as it is."""
-        if any(program.traced.has_loss_gradient for program in kind.step.programs):
+        known = kind.step.exchange_programs
+        if z.shape in known or any(program.traced.has_loss_gradient for program in kind.step.programs):
             return
         try:
             graph, names = trace_exchange(self._plain.comparison, z)
-        except RuntimeError as error:
+            function = self._fused(graph)
+            with torch.no_grad():
+                function(z, torch.ones((), dtype=torch.float64, device=z.device))  # it is compiled when first called
+        except Exception as error:  # as for the other phases
             log.info("engine: the exchange stays as it is (%s)", first_line(error))
+            known[z.shape] = None
             return
-        kind.step.exchange_program = self._fused(graph), names
+        known[z.shape] = function, names
         kind.capturable = not any("linalg" in str(node.target) for node in graph.graph.nodes)
 
     @property

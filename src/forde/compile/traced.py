@@ -41,8 +41,9 @@ class TracedStep(Step):
     def __init__(self, plain: PlainStep, programs: list[Program]) -> None:
         self._plain, self.runner, self.method, self.whole = plain, plain.runner, plain.method, plain.whole
         self.programs = programs
-        self.exchange_program: tuple[Function, list[str]] | None = None
-        """Phase 2 as a function of z and the factor, and the names of its results; None runs it as it is."""
+        self.exchange_programs: dict[torch.Size, tuple[Function, list[str]] | None] = {}
+        """By the shape of z, phase 2 as a function of z and the factor, and the names of its results; without one it
+        is run as it is."""
         self.streams: Sequence[torch.cuda.Stream] = ()
         """Where units are queued, while a CUDA graph is recorded."""
         self._waiting: list[list[Tensor]] = []
@@ -87,11 +88,12 @@ class TracedStep(Step):
         return Forward(losses, others[0] if repel else None, others[1] if len(others) > 1 else None)
 
     def exchange(self, found: Forward, factor: float | Tensor) -> Forces:
-        if self.exchange_program is None:
+        assert found.z is not None
+        program = self.exchange_programs.get(found.z.shape)
+        if program is None:
             with self._products():
                 return self._plain.exchange(found, factor)
-        function, names = self.exchange_program
-        assert found.z is not None
+        function, names = program
         factor = torch.as_tensor(factor, dtype=torch.float64, device=found.z.device)
         with torch.no_grad(), self._products():
             return Forces(**dict(zip(names, function(found.z, factor), strict=True)))

@@ -44,6 +44,8 @@ class Traced:
     """Whether the forward pass draws random numbers."""
     constants: bool
     """Whether tensors that are neither parameters nor buffers are baked in: these may differ between members."""
+    talks: bool
+    """Whether messages to other processes are among the operations."""
 
 
 @dataclass
@@ -129,6 +131,7 @@ def trace(
         results.of_repulsion,
         random=any(is_random(node) for node in graph.graph.nodes),
         constants=any(node.op == "get_attr" for node in graph.graph.nodes),
+        talks=any(str(node.target).startswith("forde.sum_over_processes") for node in graph.graph.nodes),
     )
 
 

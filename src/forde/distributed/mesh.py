@@ -136,7 +136,9 @@ class Mesh:
     data: Axis = Axis()
     everyone: Axis = Axis()
     device: torch.device = CPU
-    """Of the tensors that travel."""
+    """Of the members, and so of most tensors that travel."""
+    words: torch.device = CPU
+    """Of short messages: on the host where that can be, so that nobody waits for what a GPU has still to do."""
 
     @property
     def shape(self) -> Shape:
@@ -156,9 +158,9 @@ class Mesh:
         """The largest of all processes' numbers, one by one."""
         if self.everyone.size == 1:
             return numbers
-        found = torch.tensor(numbers, device=self.device)
+        found = torch.tensor(numbers, device=self.words)
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.everyone.group)
-        return [int(number) for number in found]
+        return [int(number) for number in found.tolist()]
 
     def first(self, action: Callable[[], T]) -> T:
         """Do something in the first process only; what it returns, or its FordeError, reaches all.
@@ -172,11 +174,11 @@ class Mesh:
             try:
                 found = action()
             except FordeError as error:
-                self.everyone.heard((type(error).__name__, str(error)), self.device)
+                self.everyone.heard((type(error).__name__, str(error)), self.words)
                 raise
-            self.everyone.heard((None, found), self.device)
+            self.everyone.heard((None, found), self.words)
             return found
-        error_name, told = self.everyone.heard(None, self.device)
+        error_name, told = self.everyone.heard(None, self.words)
         if error_name is not None:
             raise (NonFiniteError if error_name == NonFiniteError.__name__ else FordeError)(told)
         result: T = told
@@ -184,7 +186,7 @@ class Mesh:
 
     def each(self, value: T) -> list[T]:
         """What every process has to say, in their order."""
-        return self.everyone.told(value, self.device)
+        return self.everyone.told(value, self.words)
 
 
 ALONE = Mesh()
@@ -231,6 +233,12 @@ def checked_shape(shape: Shape | Literal["auto"], n_members: int) -> Shape:
         return default_shape(n_members, started)
     if isinstance(shape, str) or len(shape) != 2 or not all(isinstance(n, int) and n >= 1 for n in shape):
         raise FordeError(f"mesh is {shape!r}, but 'auto' or (shards of members, shards of the batch) was expected.")
+    refuse_other_shapes(shape, n_members, started)
+    return shape
+
+
+def refuse_other_shapes(shape: Shape, n_members: int, started: int) -> None:
+    """Stop where a mesh needs another number of processes, or members do not divide among its shards."""
     members, data = shape
     if members * data != started:
         raise FordeError(
@@ -243,14 +251,15 @@ def checked_shape(shape: Shape | Literal["auto"], n_members: int) -> Shape:
             f"{n_members} members cannot be split over the {members} member shards of mesh {members}x{data}; "
             f"use mesh {works[0]}x{works[1]}, or a number of members that {members} divides."
         )
-    return members, data
 
 
 def own_device(device: torch.device) -> torch.device:
-    """A GPU of this process's own, where torchrun says which and no other was named."""
-    if device.type == "cuda" and device.index is None and "LOCAL_RANK" in os.environ:
+    """A GPU of this process's own, where torchrun says which and no other was named; else the one in use."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    if "LOCAL_RANK" in os.environ:
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    return device
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else device
 
 
 @contextmanager
@@ -295,6 +304,7 @@ def _mesh(shape: Shape, device: torch.device, *, made: bool) -> Mesh:
         Axis(data, rank % data, groups[1]),
         Axis(members * data, rank, everyone),
         device,
+        CPU if dist.get_backend(everyone) == "gloo" else device,
     )
 
 

@@ -117,7 +117,7 @@ class ShardedStep(Step):
 
     def pull_back(self, forces: Forces | None, *, apart: bool = False) -> Repulsion:
         repulsion = self.inner.pull_back(None if forces is None else self._of_this_process(forces), apart=apart)
-        return self._summed(repulsion)
+        return self._summed(repulsion if apart else ())
 
     def finish(self, forces: Forces | None, repulsion: Repulsion) -> None:
         super().finish(forces, repulsion)

@@ -213,8 +213,8 @@ def composed(call: BatchNorm, processes: Processes | None = None) -> tuple[Tenso
     variance, mean = torch.var_mean(y, others(y), correction=0)
     if processes is not None:
         # Each process fills its own row: one message instead of one for the mean and, after it, one for the variance.
-        own_row = torch.zeros(shards, 1, 1, dtype=y.dtype, device=y.device)
-        own_row[processes.index] = 1
+        # Not written by index: a trace would keep the 1 as a constant, and constants belong to one member only.
+        own_row = (torch.arange(shards, device=y.device) == processes.index).to(y.dtype).view(-1, 1, 1)
         rows = _SumOverProcesses.apply(own_row * torch.stack([mean, variance]), processes)  # [d, 2, C]
         means, variances = rows.unbind(1)
         mean = means.mean(0)

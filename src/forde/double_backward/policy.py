@@ -22,6 +22,7 @@ from forde.double_backward.group_norm import group_norm, instance_norm
 from forde.double_backward.pooling import MEANS, POOLS, averaging, max_pool2d
 from forde.double_backward.relu import relu, relu_for_compiler
 from forde.double_backward.statistics import Part, Whole
+from forde.errors import FordeError
 
 Operations = Mapping[Callable[..., Any], Callable[..., Any]]
 """By the function of torch's, what is called in its place."""
@@ -93,6 +94,8 @@ class Policy:
         call = BatchNorm(*args, **kwargs)
         if not call.training:
             return F.batch_norm(*call)
+        if self.stacked and self.processes is not None:
+            raise FordeError("BatchNorm is over the batch that several processes share")
         if isinstance(statistics, Part):
             formulas = batch_norm_for_compiler if self.compiler else batch_norm
             return formulas.normalise_by(call, *statistics.next_statistics(call.input.shape[1]))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from forde.double_backward import Part, Policy, Whole
+from forde.double_backward import Part, Policy, Processes, Whole
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, first_line
 from forde.forward import explaining_forward, tensor_output
@@ -364,9 +364,15 @@ class MemberStack(Runner):
     sample_axis = 1
 
     def __init__(
-        self, ensemble: Ensemble, method: Method, precision: Precision = "float32", whole: Ensemble | None = None
+        self,
+        ensemble: Ensemble,
+        method: Method,
+        precision: Precision = "float32",
+        whole: Ensemble | None = None,
+        processes: Processes | None = None,
     ) -> None:
-        super().__init__(ensemble, method, precision, Policy(ensemble.device.type, stacked=True), whole)
+        policy = Policy(ensemble.device.type, stacked=True, processes=processes)
+        super().__init__(ensemble, method, precision, policy, whole)
         members = list(ensemble.members)
         reason = unstackable(members)
         if reason is not None:

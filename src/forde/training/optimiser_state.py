@@ -123,7 +123,7 @@ def scale_learning_rate(optimizer: Optimizer, scheduler: Any, factor: float) -> 
 
 
 def _stacked(engine: Step) -> bool:
-    return len(engine.runner.leaves) == 1 and engine.runner.ensemble.n_members > 1
+    return engine.runner.sample_axis == 1
 
 
 def _as_tensor(value: Any, key: str, optimizer: Optimizer) -> Tensor:

@@ -7,10 +7,13 @@ from typing import Annotated
 import typer
 
 from forde.benchmarks.models import MODELS
+from forde.benchmarks.processes import measure as measure_processes
 from forde.benchmarks.scale import measure, sizes_around
 from forde.benchmarks.step import ENGINES, MEMORIES, Step
 from forde.commands.bench.options import whole_numbers
 from forde.commands.bench.output import Device, JsonFile, Repeats, Size, report
+from forde.distributed.mesh import parse_shape
+from forde.errors import FordeError
 
 
 def scale(
@@ -25,6 +28,13 @@ def scale(
     over_size: Annotated[
         str | None, typer.Option(help="Sizes, commas between; '' for none; by default half, once and twice the centre.")
     ] = None,
+    over_processes: Annotated[
+        str,
+        typer.Option(help="Numbers of local processes, commas between: a mesh makes the centre's step, nothing else."),
+    ] = "",
+    mesh: Annotated[
+        str, typer.Option(help="Shards of members x shards of the batch, as in 2x1, for --over-processes; or auto.")
+    ] = "auto",
     precision: Annotated[str, typer.Option(help="float32 (strict), tf32 or bf16.")] = "float32",
     memory: Annotated[str, typer.Option(help=f"One of {', '.join(MEMORIES)}.")] = "speed",
     device: Device = "cpu",
@@ -35,10 +45,20 @@ def scale(
 
     × linear is the time divided by what it would be if it grew in proportion to members, batch or input values.
 
+    With --over-processes, that many local processes are started instead, and make the step of the centre together. For
+    each step: messages, kB that a process sends, ms that it waits in messages; and by how much weights have moved
+    differently than in one process after five steps in float32.
+
     Example: forde bench scale --model resnet18 --precision bf16 --device cuda --over-size 32,64
     """
     centre = Step(method, engine, model, members, batch, precision, memory, device, size)
     centre.check()
+    if counts := whole_numbers("--over-processes", over_processes):
+        shape = None if mesh == "auto" else parse_shape(mesh)
+        report(measure_processes(centre, counts, shape, repeats), len({1, *counts}), json_file)
+        return
+    if mesh != "auto":
+        raise FordeError("--mesh is for --over-processes; say over how many.")
     given = {
         "members": whole_numbers("--over-members", over_members),
         "batch": whole_numbers("--over-batch", over_batch),
