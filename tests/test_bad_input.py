@@ -566,7 +566,7 @@ OPTIMISERS = {
     "name": ("adam", "'adam', but a function that builds one"),
     "instance": (torch.optim.Adam(nn.Linear(1, 1).parameters()), "type Adam, but a function that builds one"),
     "LBFGS": (torch.optim.LBFGS, "LBFGS .*needs no closure"),
-    "not an optimiser": (list, "returned a list"),
+    "not an optimizer": (list, "returned a list"),
     "of other parameters": (
         lambda parameters: torch.optim.Adam(nn.Linear(1, 1).parameters()),
         "holds none of these parameters",
@@ -576,7 +576,7 @@ OPTIMISERS = {
 
 @pytest.mark.parametrize("engine", ["eager", "vectorized"])
 @pytest.mark.parametrize("case", OPTIMISERS)
-def test_optimiser_that_cannot_train(case: str, engine: str) -> None:
+def test_optimizer_that_cannot_train(case: str, engine: str) -> None:
     given, message = OPTIMISERS[case]
     with pytest.raises(forde.FordeError, match=message) as error:
         fit(x(), y(), optimizer=given, engine=engine)
@@ -689,7 +689,7 @@ def test_labels_are_looked_at_once_per_batch(
         ({"seed": -1}, "seed is -1"),
         ({"lr": "0.1"}, "lr is '0.1', but 0 or a positive number"),
         ({"lr": -1}, "lr is -1"),
-        ({"lr": 0.5, "optimizer": torch.optim.Adam}, "lr=0.5 is for the default optimiser"),
+        ({"lr": 0.5, "optimizer": torch.optim.Adam}, "lr=0.5 is for the default optimizer"),
     ],
 )
 def test_numbers_of_fit(options: dict[str, Any], words: str) -> None:

@@ -236,7 +236,7 @@ class TestFit:
         assert caplog.text.count("engine: compiled in") == 2, "one with repulsion and one without"
 
     @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.RMSprop])
-    def test_other_optimisers(self, optimizer: type[torch.optim.Optimizer]) -> None:
+    def test_other_optimizers(self, optimizer: type[torch.optim.Optimizer]) -> None:
         self.check_same_as_eager(
             lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), optimizer=lambda p: optimizer(p, 1e-2)
         )

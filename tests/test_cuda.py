@@ -111,7 +111,7 @@ class TestCompiled:
             assert found[1][1][key] == pytest.approx(found[0][1][key], rel=1e-3)
 
     @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.RMSprop])
-    def test_other_optimisers(self, optimizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_other_optimizers(self, optimizer, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("forde.compile.step.can_fuse", lambda device: False)
         found = [self.fit(self.convolution, e, optimizer=lambda p: optimizer(p, 1e-3)) for e in ("eager", "compiled")]
         for a, b in zip(*(ensemble.state_dict().values() for ensemble, _ in found), strict=True):

@@ -19,7 +19,12 @@ def code_of(page: Path) -> str:
     return "\n\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
 
 
-# The method that CONTRIBUTING.md begins with is for a file of the package: see the last test.
+def first_block_of(text: str) -> str:
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
+
+
+# The method that CONTRIBUTING.md begins with is for a file of the package: see the last test. All its blocks are
+# tried in test_contributing.py.
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if code_of(page) and page.name != "CONTRIBUTING.md"], ids=lambda page: page.name
 )
@@ -51,7 +56,7 @@ def follow_the_recipe(root: Path) -> None:
     package = "src/forde/methods"
     recipe = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert f"`{package}/my_method.py`" in recipe and f"`{package}/__init__.py`" in recipe and "`__all__`" in recipe
-    (root / package / "my_method.py").write_text(code_of(root / "CONTRIBUTING.md"), encoding="utf-8")
+    (root / package / "my_method.py").write_text(first_block_of(recipe), encoding="utf-8")
     listing = root / package / "__init__.py"
     text = listing.read_text(encoding="utf-8")
     if "my_method" in text:  # a contributor runs the tests where it was followed

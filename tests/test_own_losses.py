@@ -12,9 +12,10 @@ from torch.nn import functional as F
 import forde
 from forde.engine import make_engine
 from forde.errors import FordeError
+from forde.evaluation import gradient_cosine_distance
 from forde.kernels import RBF
 from forde.kernels.metric import PCA
-from forde.likelihoods import Custom
+from forde.likelihoods import Custom, Likelihood
 from forde.prediction import ClassificationPrediction, RawPrediction
 from forde.priors import TrainingData
 from forde.spaces import InputGradients, Space, View
@@ -249,3 +250,35 @@ class TestMistakesInOwnLosses:
         with pytest.warns(UserWarning, match="Using a target size"):
             self.fit(F.mse_loss, y, end=1)
         assert caplog.text.count("every output against every target") == 2
+
+
+class Labels(Likelihood):
+    """One that shares no code with the built-in one."""
+
+    name = "labels"
+    takes_labels = True
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        return -output.log_softmax(-1)[torch.arange(len(y)), y].mean()
+
+    def scalar(self, output: Tensor, y: Tensor) -> Tensor:
+        return output[torch.arange(len(y)), y]
+
+    def prediction(self, outputs: Tensor) -> ClassificationPrediction:
+        return ClassificationPrediction(outputs)
+
+
+@pytest.mark.parametrize("engine", ["eager", "vectorized"])
+def test_own_likelihoods_of_labels_are_given_labels(engine: str) -> None:
+    """Labels reach it as int64, whatever integers they were, and the metrics of classification know it."""
+    x, y = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)), (torch.arange(24) % 3).to(torch.int16)
+    found = {}
+    for likelihood in (Labels(), "classification"):
+        ensemble = forde.Ensemble(lambda: nn.Linear(4, 3), 2, seed=0, likelihood=likelihood)
+        history = forde.fit(ensemble, "forde-identity", (x, y), epochs=2, batch_size=8, progress=False, engine=engine)
+        found[type(likelihood).__name__] = history["loss"], gradient_cosine_distance(ensemble, x, y.long())
+    own, built_in = found.values()
+    assert own[0] == pytest.approx(built_in[0], rel=1e-5) and own[1] == pytest.approx(built_in[1], rel=1e-5)
+    ensemble = forde.Ensemble(lambda: nn.Linear(4, 3), 2, likelihood=Labels())
+    with pytest.raises(FordeError, match="all 24 labels are class 1"):
+        forde.fit(ensemble, "lit", (x, torch.ones_like(y)), epochs=1)

@@ -140,7 +140,7 @@ def test_figures_are_written(tmp_path: Path) -> None:
         assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
 
 
-# --- claims, over several seeds: same network, optimiser, epochs and prior for all methods
+# --- claims, over several seeds: same network, optimizer, epochs and prior for all methods
 
 
 @pytest.mark.slow

@@ -110,8 +110,8 @@ class TestData:
         assert len(history) == 1
 
 
-class TestOptimiser:
-    def test_own_optimiser_and_scheduler(self) -> None:
+class TestOptimizer:
+    def test_own_optimizer_and_scheduler(self) -> None:
         trained = ensemble()
         history = forde.fit(
             trained,

@@ -16,15 +16,27 @@ from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods import Method, method, methods, register
 from forde.prediction import ClassificationPrediction, Prediction, RegressionPrediction
-from forde.training import Augmentation, History, fit, load_run
+from forde.training import (
+    Augmentation,
+    Batching,
+    Checkpointing,
+    Execution,
+    History,
+    Reporting,
+    fit,
+    load_run,
+)
 
 if TYPE_CHECKING:
     from forde.estimators import FordeClassifier, FordeRegressor
 
 __all__ = [
     "Augmentation",
+    "Batching",
+    "Checkpointing",
     "ClassificationPrediction",
     "Ensemble",
+    "Execution",
     "FordeClassifier",
     "FordeError",
     "FordeRegressor",
@@ -32,6 +44,7 @@ __all__ = [
     "Method",
     "Prediction",
     "RegressionPrediction",
+    "Reporting",
     "__version__",
     "data",
     "evaluation",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+from uuid import uuid4
 
 from forde.errors import FordeError
 
@@ -22,11 +23,31 @@ def write_whole(path: Path, content: bytes) -> None:
     >>> path.read_bytes()
     b'all of it'
     """
-    temporary = path.with_name(path.name + TEMPORARY)
+    with whole_file(path) as file:
+        _pour(file, content)
+
+
+@contextmanager
+def whole_file(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
+    """A file to write into, which takes the place of `path` once it is whole and on the disk.
+
+    Args:
+        path: as it was until then, also when writing fails.
+        shared: whether others may write the same file meanwhile; the last one counts.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "numbers"
+    >>> with whole_file(path, shared=True) as file:
+    ...     _ = file.write(b"1 2"), path.exists()
+    >>> path.read_bytes()
+    b'1 2'
+    """
+    mark = f".{uuid4().hex[:12]}" if shared else ""
+    temporary = path.with_name(f"{path.name}{mark}{TEMPORARY}")
     temporary.unlink(missing_ok=True)  # a link of that name must not be followed
     try:
         with temporary.open("xb") as file:
-            _pour(file, content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -19,8 +19,9 @@ from forde.data.inputs import normalise
 from forde.errors import FordeError, whole_number
 from forde.forward import stacked, tensor_output
 from forde.inference import Untouched, running
-from forde.likelihoods import Custom, Likelihood, as_likelihood, likelihood_from_config
+from forde.likelihoods import Likelihood, as_likelihood, likelihood_from_config
 from forde.prediction import Prediction
+from forde.random_state import seeded
 from forde.turns import turn
 
 log = logging.getLogger(__name__)
@@ -189,8 +190,7 @@ class Ensemble(nn.Module):
             seed=config["seed"],
             likelihood=stored if likelihood is None else likelihood,
         )
-        if isinstance(ensemble.likelihood, Custom):
-            ensemble.likelihood = ensemble.likelihood.restored(config["likelihood"])
+        ensemble.likelihood = ensemble.likelihood.restored(config["likelihood"])
         saving.load_weights(folder, ensemble)
         return ensemble.to(device).eval()
 
@@ -255,8 +255,7 @@ def member_seed(seed: int, index: int) -> int:
 
 
 def _build(factory: Factory, seed: int, index: int) -> nn.Module:
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(member_seed(seed, index))
+    with seeded(member_seed(seed, index)):
         network = factory()
     if not isinstance(network, nn.Module):
         raise FordeError(

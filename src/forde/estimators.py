@@ -30,7 +30,7 @@ from forde.methods import Method
 from forde.methods import method as named_method
 from forde.models import MLP
 from forde.prediction import RegressionPrediction
-from forde.training import fit
+from forde.training import Batching, Reporting, fit
 from forde.training.schedule import paper_factor
 
 if TYPE_CHECKING:
@@ -115,9 +115,8 @@ class _TabularEnsemble(BaseEstimator):
             seed=seed,
             device=self.device,
             # Every row of a small table counts, but BatchNorm cannot normalise a batch of one.
-            drop_last=self.batch_size > 1 and len(y) % self.batch_size == 1,
-            diagnostics_every=max(1, self.epochs // DIAGNOSED_EPOCHS),
-            progress=self.verbose,
+            batches=Batching(drop_last=self.batch_size > 1 and len(y) % self.batch_size == 1),
+            reporting=Reporting(progress=self.verbose, diagnostics_every=max(1, self.epochs // DIAGNOSED_EPOCHS)),
         )
         self.ensemble_ = ensemble.to(device="cpu", dtype=torch.float64)
         # The method as asked for: its fitted copy holds tensors on the training device.

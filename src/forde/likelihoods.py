@@ -32,6 +32,8 @@ class Likelihood(ABC):
     takes_stacks: ClassVar[bool] = False
     """Whether `loss`, `scalar` and `log_prob` also take outputs `[M, B, C]` of stacked members, for speed. Otherwise
     they are called for one member after another."""
+    takes_labels: ClassVar[bool] = False
+    """Whether targets are class labels 0 … C−1 and outputs their logits `[B, C]`."""
 
     @abstractmethod
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
@@ -51,6 +53,10 @@ class Likelihood(ABC):
 
     def knowing(self, y: Tensor) -> Likelihood:
         """The likelihood with what the first targets `[B, ...]` of a training tell about it."""
+        return self
+
+    def restored(self, config: dict[str, Any]) -> Likelihood:
+        """The likelihood with what its `config()` noted, where the code alone does not tell it."""
         return self
 
     def without_scalar(self, output: Tensor, y: Tensor) -> str | None:
@@ -86,6 +92,7 @@ class Classification(Likelihood):
 
     name: ClassVar[str] = "classification"
     takes_stacks: ClassVar[bool] = True
+    takes_labels: ClassVar[bool] = True
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         if output.ndim == 2:

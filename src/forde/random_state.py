@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +43,27 @@ class RandomState:
     def torch_differs(self, other: RandomState) -> bool:
         """Whether torch's global sources stand elsewhere."""
         return not (torch.equal(self.cpu, other.cpu) and _equal(self.cuda, other.cuda))
+
+
+@contextmanager
+def seeded(seed: int, *, gpus: bool = True) -> Iterator[None]:
+    """Inside, torch's global random numbers follow the seed; afterwards they stand where they were.
+
+    Args:
+        gpus: also those of each GPU, which puts CUDA into use where there is one.
+
+    >>> before = torch.random.get_rng_state()
+    >>> with seeded(0):
+    ...     first = torch.rand(2)
+    >>> with seeded(0):
+    ...     bool((torch.rand(2) == first).all()), bool((torch.random.get_rng_state() == before).all())
+    (True, False)
+    >>> bool((torch.random.get_rng_state() == before).all())
+    True
+    """
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if gpus else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def get_random_state(device: torch.device | None = None, own: Sequence[Any] = ()) -> RandomState:

@@ -320,14 +320,14 @@ def dispatch_mode() -> Any:
     return _find("torch.utils._python_dispatch.TorchDispatchMode")
 
 
-# Optimisers and schedulers
+# Optimizers and schedulers
 
 SCHEDULER_POSITION = frozenset({"_step_count", "_last_lr", "_get_lr_called_within_step", "_is_initial"})
 """Where a scheduler stands, in its state; under other names it would count as settings."""
 
 
 def mark_as_stepped(optimizer: torch.optim.Optimizer) -> None:
-    """Keep torch from warning that a scheduler is stepped before its optimiser; without the mark, it warns."""
+    """Keep torch from warning that a scheduler is stepped before its optimizer; without the mark, it warns."""
     optimizer._opt_called = True  # type: ignore[attr-defined]
 
 

@@ -314,7 +314,7 @@ def central_difference(function, parameter: Tensor, direction: Tensor, step: flo
     return (values[-2] - 8 * values[-1] + 8 * values[1] - values[2]) / (12 * step)
 
 
-def test_vectorised_members_are_plain_networks_afterwards() -> None:
+def test_vectorized_members_are_plain_networks_afterwards() -> None:
     """Pickling, copying and further training must not see the stacked storage."""
     x, y = make_data("mlp")
     ensemble = make_ensemble("mlp")

@@ -33,8 +33,8 @@ NAMED = (
     Mistake(
         "seed-not-used-for-dropout",
         "training/trainer.py",
-        "torch.manual_seed(seed)",
-        "torch.manual_seed(0)",
+        "seeded(settings.seed)",
+        "seeded(0)",
         (f"{WIRING}::TestDropout::test_the_seed_alone_decides_what_is_dropped",),
     ),
     Mistake(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import forde
-from forde.priors import EmpCov, Isotropic, TrainingData
+from forde.priors import EmpCov, Isotropic, Prior, TrainingData
 from forde.priors.empcov import layer_covariance
 
 
@@ -125,6 +127,47 @@ def test_unstable_step_sizes_are_refused() -> None:
     method = forde.method("deep-ensemble", prior=EmpCov(epsilon=1e-9))
     with pytest.raises(forde.FordeError, match="SGD would diverge"):
         forde.fit(ensemble, method, (x, y), epochs=1, progress=False)
+
+
+def test_curvature_is_the_largest_eigenvalue_of_the_gradient() -> None:
+    """Priors on weights are quadratic: their gradient is linear in the weights, with this largest eigenvalue."""
+    network = nn.Sequential(nn.Linear(4, 1, bias=False)).double()
+    x = torch.randn(30, 4, dtype=torch.float64) * torch.tensor([0.1, 1.0, 2.0, 3.0], dtype=torch.float64)
+    for prior in (Isotropic(0.2), EmpCov(0.2), EmpCov(0.2, extra_isotropic=True), EmpCov(0.2, normalise=True)):
+        fitted = prior.prepare(network, training_data(x))
+        columns = []
+        for unit in torch.eye(4, dtype=torch.float64):
+            with torch.no_grad():
+                network[0].weight.copy_(unit)
+            columns.append(gradient(fitted, network)["0.weight"].flatten())
+        largest = torch.linalg.eigvalsh(torch.stack(columns))[-1]
+        assert fitted.max_curvature == pytest.approx(float(largest), rel=1e-9)
+
+
+class Stiff(Prior):
+    """A user's own prior on weights."""
+
+    on_weights = True
+    max_curvature = 20.0
+
+    def add_gradients(self, parameters: Mapping[str, Tensor]) -> None:
+        for parameter in parameters.values():
+            parameter.grad = parameter.detach() * 20
+
+
+@pytest.mark.parametrize("prior", [Stiff(), Isotropic(20.0)])
+def test_unstable_step_sizes_of_any_prior_are_refused(prior: Prior) -> None:
+    x, y = torch.randn(32, 4), torch.arange(32) % 2
+    method = forde.Method(prior=prior)
+
+    def train(lr: float) -> forde.Ensemble:
+        ensemble = forde.Ensemble(lambda: nn.Linear(4, 2), 1)
+        forde.fit(ensemble, method, (x, y), epochs=20, batch_size=8, lr=lr, progress=False, engine="eager")
+        return ensemble
+
+    with pytest.raises(forde.FordeError, match=f"{type(prior).__name__} prior.*would diverge"):
+        train(0.07)
+    assert max(float(p.detach().abs().max()) for p in train(0.06).parameters()) < 1
 
 
 def test_first_layers_that_do_not_see_the_input_are_refused() -> None:

@@ -62,7 +62,7 @@ class TestExact:
         ],
         ids=["SGD", "Adam", "NAdam", "ASGD", "Rprop", "Adagrad"],
     )
-    def test_optimisers(self, optimizer: Any, tmp_path: Path) -> None:
+    def test_optimizers(self, optimizer: Any, tmp_path: Path) -> None:
         compare(lambda: {"optimizer": optimizer, "method": "forde-identity"}, tmp_path)
 
     @pytest.mark.parametrize(

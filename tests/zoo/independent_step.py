@@ -15,7 +15,7 @@ Member i minimises
                     h_jb = sg med_i(d_ijb)/ln M         S = 1 (identity) or XᵀX/(N−1) (PCA, not centred)
 
 1e-12 is added to every h, so that equal members divide 0 by something. R = 0 for M = 1. A parameter that the loss and
-the repulsion do not depend on stays where it is, as with torch's optimisers.
+the repulsion do not depend on stays where it is, as with torch's optimizers.
 
 **On a part of the batch** members are compared on its first n = ⌈fB⌉ samples, by a pass of their own from the same
 buffers, in which BatchNorm normalises by the mean and variance of the whole batch: functions of θ, but not of x. The

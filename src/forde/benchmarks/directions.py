@@ -37,15 +37,14 @@ def has_directions(method: Method) -> bool:
     >>> has_directions(method("forde-pca")), has_directions(method("forde-identity"))
     (True, False)
     """
-    kernel = method.kernel
-    return isinstance(kernel, RBF) and isinstance(kernel.metric, Spectral)
+    return method.kernel is not None and method.kernel.needs_training_data
 
 
 def with_directions(method: Method, size: int, device: torch.device) -> Method:
     """The method with its metric, if that needs any, fitted to stand-in directions of inputs of `size` values.
 
     >>> from forde import method
-    >>> with_directions(method("forde-pca", rank=3), 8, torch.device("cpu")).metric_note[:17]
+    >>> with_directions(method("forde-pca", rank=3), 8, torch.device("cpu")).kernel.note[:17]
     '3 of 8 directions'
     """
     kernel = method.kernel

@@ -21,7 +21,7 @@ import torch
 from forde.benchmarks.listening import listening
 from forde.errors import FordeError
 from forde.torch_private import compiler_was_used
-from forde.training.trainer import available_device
+from forde.training.preparing import available_device
 
 Run = Callable[[], object]
 Job = Callable[[], AbstractContextManager[Run]]

@@ -9,6 +9,7 @@ import typer
 from rich.progress import track
 
 from forde.commands.console import plain_console
+from forde.durable import whole_file
 
 
 def corrupt(
@@ -40,9 +41,8 @@ def corrupt(
     console = plain_console(stderr=True)
     for name in track(names, "corrupting", console=console, disable=not console.is_terminal):
         copies = [corrupt(np.asarray(data.images), name, s, seed=seed, preset=preset) for s in SEVERITIES]
-        temporary = out / f".{name}.tmp.npy"
-        np.save(temporary, np.concatenate(copies))
-        temporary.replace(out / f"{name}.npy")  # a file under its own name is always whole
+        with whole_file(out / f"{name}.npy") as file:
+            np.save(file, np.concatenate(copies))
     np.save(out / "labels.npy", np.tile(data.labels, len(SEVERITIES)))
     textures = f" ({frost_name()})" if "frost" in names else ""
     typer.echo(f"wrote {len(names)} corruptions × 5 severities of {len(data)} images to {out}{textures}")

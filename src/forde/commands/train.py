@@ -111,17 +111,16 @@ def train(
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
         precision=precision,  # type: ignore[arg-type]
         engine=engine,  # type: ignore[arg-type]
-        memory=memory,  # type: ignore[arg-type]
-        augmentation=forde.Augmentation() if augment else None,
-        writers=[TensorBoard(run / "tensorboard")] if tensorboard else [],
         run=run,
-        about={RECIPE: recipe.to_json()},
         resume=resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0,  # torchrun started us again
-        checkpoint_every=checkpoint_every,
-        checkpoint_minutes=checkpoint_minutes,
-        keep=keep,
-        non_finite=non_finite,  # type: ignore[arg-type]
-        mesh=parse_shape(mesh) if mesh is not None else "auto" if processes() > 1 else None,
+        batches=forde.Batching(augmentation=forde.Augmentation() if augment else None),
+        execution=forde.Execution(
+            memory=memory,  # type: ignore[arg-type]
+            mesh=parse_shape(mesh) if mesh is not None else "auto" if processes() > 1 else None,
+            non_finite=non_finite,  # type: ignore[arg-type]
+        ),
+        reporting=forde.Reporting(writers=[TensorBoard(run / "tensorboard")] if tensorboard else []),
+        checkpoint=forde.Checkpointing(checkpoint_every, checkpoint_minutes, keep, about={RECIPE: recipe.to_json()}),
     )
     if first:
         typer.echo(f"{method}, {members} × {model} on {data}: {_outcome(history.records, prepared)}")

@@ -110,7 +110,8 @@ class CompiledStep(Step):
         fuse: bool | None = None,
         company: Company | None = None,
     ) -> None:
-        self._plain, self.runner, self.method, self.whole = plain, plain.runner, plain.method, plain.whole
+        super().__init__(plain.runner, plain.method)
+        self._plain = plain
         device = self.runner.ensemble.device
         self.fuse = can_fuse(device) if fuse is None else fuse
         self.is_plain = False

@@ -39,8 +39,8 @@ class TracedStep(Step):
     """
 
     def __init__(self, plain: PlainStep, programs: list[Program]) -> None:
-        self._plain, self.runner, self.method, self.whole = plain, plain.runner, plain.method, plain.whole
-        self.programs = programs
+        super().__init__(plain.runner, plain.method)
+        self._plain, self.programs = plain, programs
         self.exchange_programs: dict[torch.Size, tuple[Function, list[str]] | None] = {}
         """By the shape of z, phase 2 as a function of z and the factor, and the names of its results; without one it
         is run as it is."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +13,7 @@ from forde.data.corrupted_files import open_array, read_published
 from forde.data.description import Images
 from forde.data.loading import load_images
 from forde.data.locating import Folder, cache_folder, data_folder
+from forde.durable import make_folder, whole_file
 from forde.errors import FordeError, unknown_name
 from forde.hashing import content_key
 
@@ -78,13 +77,8 @@ def _kept(folder: Path, file: str, make: Callable[[], np.ndarray]) -> Path:
 
 
 def _write(folder: Path, file: str, images: np.ndarray) -> Path:
-    """Write under another name first, so that the file is never half there, whoever else writes it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".npy")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            np.save(out, images, allow_pickle=False)
-        return Path(temporary).replace(folder / file)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write it so that it is never half there, whoever else writes it."""
+    make_folder(folder)
+    with whole_file(folder / file, shared=True) as out:
+        np.save(out, images, allow_pickle=False)
+    return folder / file

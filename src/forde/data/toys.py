@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from forde.models import MLP
+from forde.random_state import seeded
 from forde.turns import turn
 
 CLUSTERS = ((-7.2, -4.8), (-1.2, 1.2), (4.8, 7.2))
@@ -84,8 +85,7 @@ def regression_1d(seed: int = 0) -> Regression1D:
     ]
     x = torch.cat(parts)
     noise = NOISE_STD * torch.randn(len(x), generator=generator)
-    with turn("data"), torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
+    with turn("data"), seeded(seed, gpus=False), torch.no_grad():
         f = MLP(2, TARGET_HIDDEN, 1)(features(x)).squeeze(-1)
     return Regression1D(x, SIGNAL_STD * (f - f.mean()) / f.std(correction=0) + noise, features)
 

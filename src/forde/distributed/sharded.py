@@ -51,8 +51,8 @@ class ShardedStep(Step):
     """
 
     def __init__(self, inner: Step, whole: Ensemble, mesh: Mesh) -> None:
-        self.inner, self.runner, self.method, self.mesh = inner, inner.runner, inner.method, mesh
-        self.whole = whole
+        super().__init__(inner.runner, inner.method, whole)
+        self.inner, self.mesh = inner, mesh
         self.first_member = mesh.members.part(whole.n_members).start
         self._batch: tuple[Tensor | list[Tensor], Tensor | list[Tensor]] | None = None
         self._compared = 0

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
-from forde.likelihoods import Classification
 from forde.prediction import entropy
 from forde.training.diagnostics import probe
 
@@ -76,7 +75,7 @@ def gradient_cosine_distance(ensemble: Ensemble, x: Any, y: Any, *, batch_size: 
     >>> 0 < gradient_cosine_distance(ensemble, torch.randn(8, 4), torch.zeros(8, dtype=torch.long)) < 2
     True
     """
-    if ensemble.n_members < 2 or not isinstance(ensemble.likelihood, Classification):
+    if ensemble.n_members < 2 or not ensemble.likelihood.takes_labels:
         raise FordeError(
             f"gradient distance compares the members of a classification ensemble, but this one has "
             f"{ensemble.n_members} member(s) and the likelihood {type(ensemble.likelihood).__name__}; "

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from forde.errors import FordeError
 
-Outputs = Literal["logits", "probs"]
+OutputKind = Literal["logits", "probs"]
 
 
-def member_log_probs(outputs: Tensor, kind: Outputs = "logits") -> Tensor:
+def member_log_probs(outputs: Tensor, kind: OutputKind = "logits") -> Tensor:
     """Logits or probabilities `[M, B, C]` (or `[B, C]` of one network) → log-probabilities `[M, B, C]`.
 
     In float32 or better. A probability of exactly 0 becomes the smallest normal float32, 1.2e-38: one such label costs
@@ -36,7 +36,7 @@ def member_log_probs(outputs: Tensor, kind: Outputs = "logits") -> Tensor:
     return values.log_softmax(-1)
 
 
-def problem_with(outputs: Tensor, kind: Outputs) -> Tensor:
+def problem_with(outputs: Tensor, kind: OutputKind) -> Tensor:
     """Whether outputs are no predictions: not finite, or probabilities that do not sum to 1; a bool on the device.
 
     A tensor, so that a GPU is asked once per data set and not once per batch.

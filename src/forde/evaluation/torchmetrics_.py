@@ -20,7 +20,7 @@ from forde.errors import FordeError
 from forde.evaluation.calibration import adaptive_error, classwise_gaps
 from forde.evaluation.diversity import disagreement_per_sample, entropies
 from forde.evaluation.metrics import bin_index, mixture
-from forde.evaluation.outputs import Outputs, member_log_probs
+from forde.evaluation.outputs import OutputKind, member_log_probs
 
 
 class _EnsembleMetric(Metric):
@@ -31,9 +31,9 @@ class _EnsembleMetric(Metric):
     total: Tensor
     count: Tensor
 
-    def __init__(self, *, outputs: Outputs = "logits", shape: tuple[int, ...] = (), **options: Any) -> None:
+    def __init__(self, *, outputs: OutputKind = "logits", shape: tuple[int, ...] = (), **options: Any) -> None:
         super().__init__(**options)
-        self.outputs: Outputs = outputs
+        self.outputs: OutputKind = outputs
         self.add_state("total", torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
@@ -204,7 +204,7 @@ class EnsembleAdaptiveECE(Metric):
     confidence: list[Tensor]
     correct: list[Tensor]
 
-    def __init__(self, n_bins: int = 15, *, outputs: Outputs = "logits", **options: Any) -> None:
+    def __init__(self, n_bins: int = 15, *, outputs: OutputKind = "logits", **options: Any) -> None:
         super().__init__(**options)
         self.n_bins, self.outputs = n_bins, outputs
         self.add_state("confidence", [], dist_reduce_fx="cat")

@@ -23,6 +23,7 @@ import torch
 
 from forde.benchmarks.machine import machine
 from forde.data import load_images
+from forde.durable import write_whole
 from forde.engine import make_engine
 from forde.ensemble import Ensemble
 from forde.evaluation import accuracy
@@ -60,7 +61,7 @@ def train(options: argparse.Namespace) -> None:
         **{name: value for name, value in vars(options).items() if name not in ("data", "json", "do")},
         "losses": torch.stack(losses).tolist(),
     }
-    options.json.write_text(json.dumps(found))  # whatever happens to the rest
+    write_whole(options.json, json.dumps(found).encode())  # whatever happens to the rest
     ensemble.eval()
     scored = ImageFeed(
         test.images[: options.images], test.labels[: options.images], mean=data.description.mean,
@@ -69,7 +70,7 @@ def train(options: argparse.Namespace) -> None:
     found["test_accuracy"] = statistics.fmean(
         accuracy(cast(ClassificationPrediction, ensemble.predict(x)).probs, y.cpu()) for x, y in scored.epoch(generator)
     )
-    options.json.write_text(json.dumps(found))
+    write_whole(options.json, json.dumps(found).encode())
 
 
 def parts(losses: Sequence[float]) -> list[float]:

@@ -1,7 +1,7 @@
 """Figures 2 and 3 of the paper: 16 small networks per method on a 1D regression and a 2D classification task.
 
 The paper does not print its settings; these were found by `forde.experiments.toy_search` and are explained in
-`docs/toys.md`. Network, optimiser, epochs and prior are the same for all methods. The repulsion of every method is
+`docs/toys.md`. Network, optimizer, epochs and prior are the same for all methods. The repulsion of every method is
 multiplied by the largest of 1, 10, 100, 1000, 10000 at which its members still fit the data (1 where they never do).
 """
 

@@ -16,11 +16,11 @@ from forde.inference.fused import FusedConvolution, fused
 from forde.inference.replaying import Replaying, Streams
 from forde.inference.untouched import Untouched
 
-Outputs = Callable[[Tensor], Tensor]
+OutputsOf = Callable[[Tensor], Tensor]
 
 
 @contextmanager
-def running(members: Sequence[nn.Module], dtype: torch.dtype | None = None) -> Iterator[Outputs]:
+def running(members: Sequence[nn.Module], dtype: torch.dtype | None = None) -> Iterator[OutputsOf]:
     """Yields a batch `[B, ...]` on the members' device → outputs `[M, B, C]` there, in float32 or better.
 
     The members are in evaluation mode inside. With `torch.bfloat16` or `torch.float16` copies of them run under

@@ -44,6 +44,11 @@ class Kernel(ABC):
         """The kernel fitted to the training inputs, given as a function that starts a new pass over them."""
         return self
 
+    @property
+    def note(self) -> str | None:
+        """One line on what it learned from the training data; None where there is nothing to say."""
+        return None
+
     def metric_apart(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Kernel] | None:
         """A matrix R `[D, D']` and a kernel k' with k(a, b) = k'(aR, bR), so that each member may apply R for itself.
 

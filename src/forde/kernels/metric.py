@@ -48,6 +48,11 @@ class Metric(ABC):
         """The map as a matrix `[D, D']`; None where it is none, or none that is worth a product."""
         return None
 
+    @property
+    def note(self) -> str | None:
+        """One line on what it learned from the training inputs; None where there is nothing to say."""
+        return None
+
     def prepare(self, batches: Callable[[], Iterator[Tensor]]) -> Self:
         """The metric fitted to the training inputs."""
         return self
@@ -90,6 +95,14 @@ class Spectral(Metric):
         if self.pca is not None:
             return self
         return replace(self, pca=fit_pca(batches, center=self.center, rank=self.rank))
+
+    @property
+    def note(self) -> str | None:
+        """How much of the inputs' variance the directions hold."""
+        if self.pca is None:
+            return None
+        size, rank = self.pca.directions.shape
+        return f"{rank} of {size} directions hold {float(self.pca.explained_variance_ratio.sum()):.1%} of the variance"
 
     def __call__(self, s: Tensor) -> Tensor:
         matrix = self.matrix(s.device, s.dtype)

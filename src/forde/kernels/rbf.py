@@ -47,6 +47,10 @@ class RBF(Kernel):
     def needs_training_data(self) -> bool:  # type: ignore[override]
         return self.metric.needs_training_data
 
+    @property
+    def note(self) -> str | None:
+        return self.metric.note
+
     def __call__(self, live: Tensor, frozen: Tensor) -> Similarity:
         q = squared_distances(self.metric(live), self.metric(frozen))
         h = as_bandwidth(self.bandwidth)(q)

@@ -12,7 +12,6 @@ from torch import nn
 
 from forde.errors import FordeError
 from forde.kernels import Kernel
-from forde.kernels.metric import Identity
 from forde.kernels.rbf import RBF
 from forde.priors import Isotropic, Prior, TrainingData
 from forde.rules import WGD, Rule
@@ -151,15 +150,6 @@ class Method:
         if layer is None and any(prior.needs_features for prior in self.priors):
             layer = last_linear_of(network)
         return layer
-
-    @property
-    def metric_note(self) -> str | None:
-        """One line on how much of the data's variance the metric's directions hold; None where there is none."""
-        pca = getattr(getattr(self.kernel, "metric", Identity()), "pca", None)
-        if pca is None:
-            return None
-        share = float(pca.explained_variance_ratio.sum())
-        return f"{pca.directions.shape[1]} of {pca.directions.shape[0]} directions hold {share:.1%} of the variance"
 
 
 def _check_factor(value: object, name: str, others: str = "") -> None:

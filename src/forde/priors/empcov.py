@@ -71,9 +71,11 @@ class EmpCov(Prior):
 
     @property
     def max_curvature(self) -> float:
-        """λ/(λ_min(C) + ε'): SGD with momentum 0.9 and Nesterov needs lr × this < 1.36 to be stable."""
-        assert self.precision is not None
-        return self.weight_decay * float(torch.linalg.eigvalsh(self.precision)[-1])
+        """λ/(λ_min(C) + ε'), and λ more with `extra_isotropic`; known once it is fitted."""
+        if self.precision is None:
+            return self.weight_decay
+        of_data = float(torch.linalg.eigvalsh(self.precision)[-1]) + float(self.extra_isotropic)
+        return self.weight_decay * max(1.0, of_data)
 
     def add_gradients(self, parameters: Mapping[str, Tensor]) -> None:
         if self.precision is None:

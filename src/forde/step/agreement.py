@@ -89,7 +89,7 @@ def disagreement(found: Parts, expected: Parts, rounded: Parts | None, *, merged
     others = expected.sections() if rounded is None else rounded.sections()
     for what, wanted in expected.sections().items():
         own = found.sections()[what]
-        if what == "its gradient" and _there(own) != _there(wanted):  # optimisers leave those without one alone
+        if what == "its gradient" and _there(own) != _there(wanted):  # optimizers leave those without one alone
             return "other parameters have gradients"
         largest = max((_length(tensor) for tensor in wanted.values() if tensor is not None), default=0.0)
         for name in [*_there(wanted), *(_there(own) - _there(wanted))]:

@@ -44,12 +44,13 @@ Repulsion = Sequence[Sequence[Tensor | None]]
 class Step(ABC):
     """A training step. Subclasses say how the phases are run: plainly, traced, on several processes."""
 
-    runner: Runner
-    method: Method
-    whole: Ensemble
-    """All members; `runner.ensemble` has those that this process trains."""
     first_member: int = 0
     """Index in `whole` of the first member that this process trains."""
+
+    def __init__(self, runner: Runner, method: Method, whole: Ensemble | None = None) -> None:
+        self.runner, self.method = runner, method
+        self.whole = runner.ensemble if whole is None else whole
+        """All members; `runner.ensemble` has those that this process trains."""
 
     def update(
         self,

@@ -56,7 +56,8 @@ class PlainStep(Step):
                 f"engine='vectorized' runs all members at once, so memory='{memory}' saves nothing; "
                 "use engine='eager', 'compiled' or 'auto'."
             )
-        self.runner, self.method, self.memory, self.whole = runner, method, memory, runner.ensemble
+        super().__init__(runner, method)
+        self.memory = memory
         self.metric: Tensor | None = None
         self.comparison = method
         """The method of the exchange: where members apply the metric themselves, its kernel has none left."""

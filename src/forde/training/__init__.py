@@ -1,8 +1,22 @@
-"""Training: batches, schedule, optimiser, history."""
+"""Training: batches, schedule, optimizer, history."""
 
 from forde.training.history import History, Record
 from forde.training.image_feed import Augmentation
+from forde.training.options import Batching, Checkpointing, Execution, Reporting
+from forde.training.preparing import available_device
 from forde.training.trained import TrainedRun, load_run
-from forde.training.trainer import available_device, fit
+from forde.training.trainer import fit
 
-__all__ = ["Augmentation", "History", "Record", "TrainedRun", "available_device", "fit", "load_run"]
+__all__ = [
+    "Augmentation",
+    "Batching",
+    "Checkpointing",
+    "Execution",
+    "History",
+    "Record",
+    "Reporting",
+    "TrainedRun",
+    "available_device",
+    "fit",
+    "load_run",
+]

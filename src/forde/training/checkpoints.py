@@ -32,7 +32,7 @@ class Checkpoint:
 
     tensors: dict[str, Tensor]
     state: dict[str, Any]
-    """JSON: position, history, settings of the optimiser and the scheduler."""
+    """JSON: position, history, settings of the optimizer and the scheduler."""
 
 
 class Checkpoints:

@@ -30,7 +30,7 @@ from forde.training.network_prints import describe_network
 from forde.training.plain import described
 
 HOW_IT_COMPUTES = {"params", "foreach", "fused", "capturable", "differentiable"}
-"""In a parameter group of an optimiser; engines may change them."""
+"""In a parameter group of an optimizer; engines may change them."""
 
 
 NOT_SETTINGS = {"optimizer", "step"} | SCHEDULER_POSITION

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
-from forde.likelihoods import Classification, Likelihood
+from forde.likelihoods import Likelihood
 
 INPUT_BATCH = 1024
 """Rows per batch where inputs are only looked at (PCA, covariances)."""
@@ -178,7 +178,7 @@ def sizes_of_batches(n: int, batch_size: int, *, drop_last: bool) -> set[int]:
 
 
 def _as_targets(y: Tensor, likelihood: Likelihood) -> Tensor:
-    return y.long() if isinstance(likelihood, Classification) else y
+    return y.long() if likelihood.takes_labels else y
 
 
 def as_tensor(values: Any, what: str) -> Tensor:
@@ -200,7 +200,7 @@ def check_data(x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
     if len(y) == 0:
         raise FordeError("the training data is empty; pass at least one sample.")
     _check_batch(x, y, likelihood)
-    if isinstance(likelihood, Classification) and int(y.min()) == int(y.max()):
+    if likelihood.takes_labels and int(y.min()) == int(y.max()):
         raise FordeError(
             f"all {len(y)} labels are class {int(y[0])}, but at least 2 classes were expected; "
             "add data of another class."

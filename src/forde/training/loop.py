@@ -30,12 +30,12 @@ from forde.training.diagnostics import probe
 from forde.training.feed import Feed
 from forde.training.history import Record
 from forde.training.numerics import CarefulStep, NonFinite, refuse_non_finite_weights
-from forde.training.optimiser_state import (
-    load_optimiser_settings,
-    load_optimiser_tensors,
-    optimiser_numbers,
-    optimiser_settings,
-    optimiser_tensors,
+from forde.training.optimizer_state import (
+    load_optimizer_settings,
+    load_optimizer_tensors,
+    optimizer_numbers,
+    optimizer_settings,
+    optimizer_tensors,
 )
 from forde.training.plain import like, to_plain
 from forde.training.writers import finite_or_null, from_json
@@ -192,7 +192,7 @@ class Loop:
         self.engine.settle()
         self.engine.collect()
         refuse_non_finite_weights(self.ensemble, epoch=self.epoch)
-        optimizer = self.engine.united(optimiser_tensors(self.engine, self.optimizer))
+        optimizer = self.engine.united(optimizer_tensors(self.engine, self.optimizer))
         now = random_tensors(self.ensemble.device)
         tensors = {
             **{f"ensemble.{name}": tensor for name, tensor in self._tensors().items()},
@@ -205,8 +205,8 @@ class Loop:
             **{name: getattr(self, name) for name in ("epoch", "step", "steps", "seconds", "skipped", "roll_backs")},
             "patience": self.patience,
             "records": [finite_or_null(record) for record in self.records],
-            "optimizer": optimiser_settings(self.optimizer),
-            "optimizer_numbers": optimiser_numbers(self.optimizer),
+            "optimizer": optimizer_settings(self.optimizer),
+            "optimizer_numbers": optimizer_numbers(self.optimizer),
             "scheduler": None if self.scheduler is None else to_plain(self.scheduler.state_dict()),
             # A callback may have changed these, and will not be called again for epochs that are done.
             "frozen": [name for name, parameter in self.ensemble.named_parameters() if not parameter.requires_grad],
@@ -226,11 +226,11 @@ class Loop:
     def _restore(self, checkpoint: Checkpoint) -> None:
         tensors, state = checkpoint.tensors, checkpoint.state
         self._load_ensemble(_part(tensors, "ensemble."))
-        load_optimiser_settings(self.optimizer, state["optimizer"])
-        load_optimiser_tensors(self.engine, self.optimizer, _part(tensors, "optimizer."), state["optimizer_numbers"])
+        load_optimizer_settings(self.optimizer, state["optimizer"])
+        load_optimizer_tensors(self.engine, self.optimizer, _part(tensors, "optimizer."), state["optimizer_numbers"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(like(self.scheduler.state_dict(), state["scheduler"]))
-        # torch warns of a scheduler that is stepped before its optimiser, which knows nothing of an earlier process.
+        # torch warns of a scheduler that is stepped before its optimizer, which knows nothing of an earlier process.
         mark_as_stepped(self.optimizer)
         for name in ("epoch", "step", "steps", "skipped", "roll_backs", "patience"):
             setattr(self, name, int(state[name]))

@@ -19,7 +19,7 @@ NonFinite = Literal["stop", "skip", "roll_back"]
 
 
 class CarefulStep:
-    """A step that leaves weights, running statistics and optimiser as they were if a loss or gradient is not finite.
+    """A step that leaves weights, running statistics and optimizer as they were if a loss or gradient is not finite.
 
     The engine looks at losses by itself; gradients and running statistics cost one more pass over each, which is why
     only those pay for it who want to go on after such a step.

@@ -1,4 +1,4 @@
-"""Python values as JSON: states of schedulers and optimisers, which come back; settings, which are only compared."""
+"""Python values as JSON: states of schedulers and optimizers, which come back; settings, which are only compared."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def to_plain(value: Any) -> Any:
             return {key: to_plain(item) for key, item in kept.items()}
         return [[to_plain(key), to_plain(item)] for key, item in kept.items()]
     raise FordeError(
-        f"a value of type {type(value).__name__} cannot be stored in a checkpoint; use an optimiser and a scheduler "
+        f"a value of type {type(value).__name__} cannot be stored in a checkpoint; use an optimizer and a scheduler "
         "whose state is made of tensors and numbers, or train without run=."
     )
 

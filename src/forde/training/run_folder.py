@@ -16,7 +16,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -33,7 +32,8 @@ from forde.training.checkpoints import Checkpoint, Checkpoints
 from forde.training.configuration import as_format_1, incomparable
 from forde.training.history import Record
 from forde.training.loop import Loop
-from forde.training.optimiser_state import scale_learning_rate
+from forde.training.optimizer_state import scale_learning_rate
+from forde.training.options import Checkpointing
 from forde.training.plain import described
 from forde.training.run_lock import NAME as LOCK
 from forde.training.run_lock import locked
@@ -53,32 +53,13 @@ SMALLER = 0.5
 """Factor of the learning rate after going back to a checkpoint."""
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """When checkpoints are written, and how many stay."""
-
-    epochs: int | None
-    """After every so many epochs; None for never by epochs."""
-    minutes: float | None
-    """After a step, when so many minutes have passed since the last one; 0 after every step, None for never."""
-    keep: int
-
-    def __post_init__(self) -> None:
-        if self.epochs is not None and self.epochs < 1:
-            raise FordeError(f"checkpoint_every is {self.epochs}, but a number of epochs of at least 1 was expected.")
-        if self.minutes is not None and not self.minutes >= 0:
-            raise FordeError(f"checkpoint_minutes is {self.minutes}, but 0 or a positive number was expected.")
-        if self.keep < 1:
-            raise FordeError(f"keep is {self.keep}, but at least 1 checkpoint must be kept.")
-
-
 class RunFolder:
     """Keeps a loop's state safe, and finds it again."""
 
-    def __init__(self, folder: str | Path, schedule: Schedule, *, resume: bool, mesh: Mesh = ALONE) -> None:
+    def __init__(self, folder: str | Path, checkpoint: Checkpointing, *, resume: bool, mesh: Mesh = ALONE) -> None:
         self.mesh, self.resume = mesh, resume
-        self.folder, self.schedule = Path(folder), schedule
-        self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, keep=schedule.keep, run="")
+        self.folder, self.when = Path(folder), checkpoint
+        self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, keep=checkpoint.keep, run="")
         self.metrics: JsonLines | None = None
         self._epochs = 0
         self._written = time.monotonic()
@@ -235,7 +216,7 @@ class RunFolder:
 
     def after_step(self, loop: Loop, request: StopRequest) -> None:
         """Write a checkpoint if it is time, or if somebody wants the process to end, which it then does."""
-        minutes = self.schedule.minutes
+        minutes = self.when.minutes
         due = minutes is not None and time.monotonic() - self._written >= 60 * minutes
         self._save_if(due, loop, request)
 
@@ -248,7 +229,7 @@ class RunFolder:
                 self.metrics.record(record)
 
         self.mesh.first(write)
-        due = self.schedule.epochs is not None and loop.epoch % self.schedule.epochs == 0
+        due = self.when.every is not None and loop.epoch % self.when.every == 0
         self._save_if(due, loop, request)
 
     def _save_if(self, due: bool, loop: Loop, request: StopRequest) -> None:

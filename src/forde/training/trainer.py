@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from forde.data.description import Images, Table
-from forde.distributed.mesh import ALONE, Mesh, Shape, checked_shape, joined, own_device
+from forde.distributed.mesh import ALONE, Mesh, checked_shape, joined
 from forde.distributed.sharded import refuse_uneven_batches, share_members, share_random_numbers
 from forde.engine import EngineName, make_engine
 from forde.ensemble import Ensemble
-from forde.errors import FordeError, NonFiniteError, unknown_name, whole_number
+from forde.errors import FordeError, NonFiniteError
 from forde.methods import Method
 from forde.methods import method as named_method
-from forde.priors import TrainingData
 from forde.progress import progress_bar
+from forde.random_state import seeded
+from forde.step import Step
 from forde.step.checks import explaining_memory
-from forde.step.records import Memory, Precision
+from forde.step.records import Precision
 from forde.training.configuration import (
     decisive_settings,
     environment,
     known_by,
     refuse_different_processes,
 )
-from forde.training.feed import Feed, make_feed
+from forde.training.feed import Feed
 from forde.training.history import History, Record
-from forde.training.image_feed import Augmentation, ImageFeed
 from forde.training.loop import Loop
-from forde.training.numerics import NonFinite
-from forde.training.optimiser import make_optimiser, refuse_nothing_to_train
+from forde.training.optimizer import make_optimizer, refuse_nothing_to_train
+from forde.training.options import Batching, Checkpointing, Execution, Reporting, Settings, grouped
 from forde.training.plain import described
-from forde.training.run_folder import RunFolder, Schedule
+from forde.training.preparing import available_device, feed_of, fitted_to, say_what_is_not_trained
+from forde.training.run_folder import RunFolder
 from forde.training.run_log import silent
 from forde.training.signals import StopRequest, stop_requests
-from forde.training.writers import Writer
 from forde.turns import paused, turn
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from forde.training.options import Shorthands
 
 
 def fit(
@@ -61,22 +62,14 @@ def fit(
     device: str | torch.device | None = None,
     precision: Precision = "float32",
     engine: EngineName = "auto",
-    memory: Memory = "speed",
-    drop_last: bool = True,
-    augmentation: Augmentation | None = None,
-    independent_data: bool = False,
-    diagnostics_every: int = 1,
-    progress: bool = True,
     callback: Callable[[Record], None] | None = None,
-    writers: Sequence[Writer] = (),
     run: str | Path | None = None,
-    about: Mapping[str, Any] | None = None,
     resume: bool = False,
-    checkpoint_every: int | None = None,
-    checkpoint_minutes: float | None = 10.0,
-    keep: int = 2,
-    non_finite: NonFinite = "stop",
-    mesh: Shape | Literal["auto"] | None = None,
+    batches: Batching | None = None,
+    execution: Execution | None = None,
+    reporting: Reporting | None = None,
+    checkpoint: Checkpointing | None = None,
+    **shorthands: Unpack[Shorthands],
 ) -> History:
     """Train all members together, in place.
 
@@ -87,42 +80,31 @@ def fit(
             what `forde.data.load` returns.
         epochs: passes over the data.
         batch_size: ignored for a DataLoader.
-        lr: learning rate of the default optimiser, SGD with Nesterov momentum 0.9; 0.1 if left out. Weight decay is the
+        lr: learning rate of the default optimizer, SGD with Nesterov momentum 0.9; 0.1 if left out. Weight decay is the
             method's prior.
         optimizer: builds another from the parameters: `lambda p: torch.optim.Adam(p, lr=1e-3)`. The prior still acts.
         scheduler: builds a scheduler, stepped once per epoch; by default the paper's (constant to half of the epochs,
-            linear to 1 % at 90 %) for the default optimiser and none for another.
+            linear to 1 % at 90 %) for the default optimizer and none for another.
         seed: fixes the order of the data and any dropout; the members' initialisation has the ensemble's own seed.
             Threads that train at the same time take turns, step by step, so that each draws its own numbers.
+        device: where to train; where the members are if left out.
         precision: `"float32"` (whatever the members' dtype is), or `"bf16"` autocast.
         engine: how steps are run: `"eager"` (a loop over members), `"vectorized"` (members stacked), `"compiled"`
             (traced and compiled once; on a GPU the whole step in one CUDA graph) or `"auto"`, which chooses and says
             so in the log. All give the same numbers.
-        memory: `"speed"` keeps every member's graph while members are compared; `"low"` keeps none and makes one
-            member's forward pass after another again (a third more arithmetic), `"balanced"` does so for half of them.
-        drop_last: leave out the last, smaller batch of an epoch (other samples each time).
-        augmentation: random crops and flips of `forde.data.Images`, made on the device.
-        independent_data: an order of its own for each member, as classical deep ensembles; only without repulsion.
-        diagnostics_every: measure disagreement and gradient cosine every so many epochs; 0 for never.
-        progress: show a bar on a terminal.
         callback: called with each epoch's record.
-        writers: where else records go: `forde.training.writers.TensorBoard`, `WeightsAndBiases`, or your own.
         run: a folder for settings, metrics, log, checkpoints and the trained ensemble. With it, SIGTERM, Ctrl-C
             and SIGHUP finish the step, write a checkpoint and raise `forde.errors.RunInterruptedError`.
-        about: what else belongs to the run, such as how its data was prepared, as plain JSON values: kept in the run's
-            `config.json`, and must be the same when it is resumed.
         resume: go on with what is in `run`, be that nothing, a checkpoint, or a finished run, which is loaded. All
             settings that decide the result must be as they were; device, engine and memory may be others.
-        checkpoint_every: write a checkpoint after every so many epochs.
-        checkpoint_minutes: write one after the step at which so many minutes have passed since the last; 0 for every
-            step, None for never.
-        keep: how many checkpoints stay.
-        non_finite: what to do when a loss or gradient is NaN or infinite: `"stop"` before the weights are touched,
-            `"skip"` the step (the record's `skipped` counts them), or `"roll_back"` to the last checkpoint and go on
-            with half the learning rate, at most 10 times (needs `run`).
-        mesh: (shards of members, shards of the batch) where torchrun started as many processes and each calls `fit`
-            with the same arguments; `"auto"` takes as many shards of members as divide M. All processes end with the
-            whole ensemble; the first one writes `run` and feeds `writers`, each calls its own `callback`.
+        batches: how data become batches: `Batching(drop_last, augmentation, independent)`.
+        execution: how steps are carried out: `Execution(memory, mesh, non_finite)`.
+        reporting: what is measured and shown: `Reporting(progress, diagnostics_every, writers)`.
+        checkpoint: what `run` keeps: `Checkpointing(every, minutes, keep, about)`.
+        shorthands: an option of a group by itself: `fit(..., progress=False)` is
+            `fit(..., reporting=Reporting(progress=False))`. All have the group's names, but for `independent_data`,
+            `checkpoint_every` and `checkpoint_minutes`. None of them warns: each means one thing, and is the shorter
+            way to say it. A group and a shorthand of the same group together are an error.
 
     Returns:
         The history, with the method as fitted to the data.
@@ -134,154 +116,153 @@ def fit(
     >>> len(history), sorted(history.records[0])[:3]
     (2, ['bandwidth', 'disagreement', 'epoch'])
     """
-    method = named_method(method) if isinstance(method, str) else method
-    _check_options(
-        precision, non_finite, run=run, resume=resume, about=about,
-        at_least_0={"seed": seed, "diagnostics_every": diagnostics_every},
-        at_least_1={"epochs": epochs, "batch_size": batch_size},
+    groups = grouped(shorthands, batches=batches, execution=execution, reporting=reporting, checkpoint=checkpoint)
+    settings = Settings(
+        epochs=epochs, batch_size=batch_size, lr=lr, optimizer=optimizer, scheduler=scheduler, seed=seed,
+        device=device, precision=precision, engine=engine, callback=callback, run=run, resume=resume, **groups,
     )  # fmt: skip
-    _check_method(method, ensemble, independent_data=independent_data)
-    with turn("fit"), ExitStack() as stack:
-        for writer in writers:
-            stack.enter_context(closing(writer))
-        target = available_device(device, own=mesh is not None) if device is not None else ensemble.device
-        group = stack.enter_context(_joined(mesh, ensemble, target))
-        folder = (
-            RunFolder(run, Schedule(checkpoint_every, checkpoint_minutes, keep), resume=resume, mesh=group)
-            if run is not None
-            else None
-        )
-        stack.enter_context(nullcontext() if folder is None else folder.logging())
-        stack.enter_context(explaining_memory(memory))
-        ensemble.to(target)
-        share_members(ensemble, group)
-        feed = _feed(data, ensemble, batch_size=batch_size, drop_last=drop_last, augmentation=augmentation)
-        refuse_uneven_batches(feed.batch_sizes(), group)
-        stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
-        torch.manual_seed(seed)
-        share_random_numbers(group, target)
-        ensemble.train()
-        _say_what_is_not_trained(ensemble)
-        # Before an engine stacks the members; a run that nobody resumes and no other process shares needs none of it.
-        samples = folder.samples_read() if folder is not None else None
-        known = {} if folder is None and group is ALONE else known_by(ensemble, feed, samples, group)
-        fitted = _fitted(method, ensemble, feed)
-        history, planned = History(fitted), epochs * max(1, feed.size // batch_size)
-        name: EngineName = "eager" if independent_data else engine
-        runner = make_engine(name, ensemble, fitted, precision, memory, steps=planned, mesh=group)
-        try:
-            tuner, schedule = make_optimiser(
-                runner, fitted, epochs=epochs, lr=lr, optimizer=optimizer, scheduler=scheduler
-            )
-            loop = Loop(
-                runner, tuner, schedule, feed, seed=seed, independent_data=independent_data,
-                diagnostics_every=diagnostics_every, non_finite=non_finite,
-            )  # fmt: skip
-            how = {
-                "device": str(target), "engine": engine, "memory": memory, "mesh": group.shape,
-                "diagnostics_every": diagnostics_every, "checkpoint_every": checkpoint_every,
-                "checkpoint_minutes": checkpoint_minutes, "keep": keep, "non_finite": non_finite,
-            }  # fmt: skip
-            if known:
-                decisive = decisive_settings(
-                    known, method, runner, tuner, schedule, epochs=epochs, batch_size=batch_size, seed=seed,
-                    precision=precision, drop_last=drop_last, augmentation=augmentation,
-                    independent_data=independent_data, about=about,
-                )  # fmt: skip
-                refuse_different_processes({**decisive, "how": described({**how, "device": target.type})}, group)
-            if folder is not None:
-                folder.begin(decisive, how, environment(ensemble, runner))
-            finished = folder is not None and folder.finished
-            if not finished:
-                heard = [writer.record for writer in writers if group.leads]
-                with progress_bar(epochs, fitted.name, show=progress and group.leads) as advance:
-                    _train(loop, epochs, folder, advance, heard if callback is None else [*heard, callback])
-                history.records = loop.records
-        finally:
-            runner.close()
-            ensemble.zero_grad(set_to_none=True)
-        ensemble.eval()
-        if folder is not None and finished:
-            history.records = folder.load_finished(ensemble)
-        elif folder is not None:
-            folder.finish(ensemble)
+    method = _checked_method(method, ensemble, settings)
+    with turn("fit"), _surroundings(ensemble, settings) as (mesh, folder):
+        feed = feed_of(data, ensemble, settings)
+        refuse_uneven_batches(feed.batch_sizes(), mesh)
+        with seeded(settings.seed):
+            share_random_numbers(mesh, ensemble.device)
+            ensemble.train()
+            say_what_is_not_trained(ensemble)
+            known = _known(ensemble, feed, folder, mesh)
+            history = History(fitted_to(method, ensemble, feed))
+            with _step(ensemble, history.method, feed, settings, mesh) as step:
+                loop = _loop(step, feed, settings)
+                finished = _begin(loop, settings, folder, mesh, method=method, known=known)
+                if not finished:
+                    _train(loop, settings, folder, mesh)
+                    history.records = loop.records
+            ensemble.eval()
+            if folder is not None and finished:
+                history.records = folder.load_finished(ensemble)
+            elif folder is not None:
+                folder.finish(ensemble)
     return history
 
 
-def _check_method(method: Method, ensemble: Ensemble, *, independent_data: bool) -> None:
+def _checked_method(method: Method | str, ensemble: Ensemble, settings: Settings) -> Method:
+    method = named_method(method) if isinstance(method, str) else method
     if not isinstance(method, Method):
         raise FordeError(
             f"method is {method!r}, but a forde.Method or the name of one, such as 'forde-pca', was expected."
         )
     refuse_nothing_to_train(ensemble)
-    if independent_data and method.space is not None:
+    if settings.batches.independent and method.space is not None:
         raise FordeError("independent_data needs members that do not interact; use it with 'deep-ensemble' only.")
-
-
-def _check_options(
-    precision: str,
-    non_finite: str,
-    *,
-    run: str | Path | None,
-    resume: bool,
-    about: object,
-    at_least_0: dict[str, int],
-    at_least_1: dict[str, int],
-) -> None:
-    for least, options in enumerate((at_least_0, at_least_1)):
-        for name, value in options.items():
-            whole_number(name, value, at_least=least)
-    if run is None and (resume or non_finite == "roll_back"):
-        raise FordeError("resume and non_finite='roll_back' need checkpoints; give a folder for them as run=.")
-    if run is None and about is not None:
-        raise FordeError("about is kept in the folder of a run; give one as run=, or leave about out.")
-    if precision not in ("float32", "bf16"):
-        raise FordeError(f"precision is {precision!r}, but 'float32' or 'bf16' was expected.")
-    if non_finite not in (choices := ("stop", "skip", "roll_back")):
-        raise unknown_name("non_finite", non_finite, choices)
+    return method
 
 
 @contextmanager
-def _joined(mesh: Shape | Literal["auto"] | None, ensemble: Ensemble, device: torch.device) -> Iterator[Mesh]:
-    """The mesh asked for; processes but the first are silent, as they would say the same."""
-    shape = (1, 1) if mesh is None else checked_shape(mesh, ensemble.n_members)
-    with joined(shape, device) as found, nullcontext() if found.leads else silent():
-        yield found
+def _surroundings(ensemble: Ensemble, settings: Settings) -> Iterator[tuple[Mesh, RunFolder | None]]:
+    """The processes that train together and the run's folder, with members on their device and the same everywhere."""
+    shape, device = settings.execution.mesh, settings.device
+    with ExitStack() as stack:
+        for writer in settings.reporting.writers:
+            stack.enter_context(closing(writer))
+        target = ensemble.device if device is None else available_device(device, own=shape is not None)
+        shape = (1, 1) if shape is None else checked_shape(shape, ensemble.n_members)
+        mesh = stack.enter_context(joined(shape, target))
+        if not mesh.leads:  # it would say the same as the first process
+            stack.enter_context(silent())
+        folder = None
+        if settings.run is not None:
+            folder = RunFolder(settings.run, settings.checkpoint, resume=settings.resume, mesh=mesh)
+            stack.enter_context(folder.logging())
+        stack.enter_context(explaining_memory(settings.execution.memory))
+        ensemble.to(target)
+        share_members(ensemble, mesh)
+        yield mesh, folder
 
 
-def _say_what_is_not_trained(ensemble: Ensemble) -> None:
-    """One line about layers that `make_network` left in evaluation mode."""
-    names = sorted(ensemble.left_in_evaluation)
-    if any(name.isdecimal() for name in names):
-        log.warning(
-            "make_network() returned a network in evaluation mode, so dropout and BatchNorm stay in it while weights "
-            "are trained; call .train() on the network there if that is not what you want."
-        )
-    elif names:
-        log.info("%d layers stay in evaluation mode, as make_network() left them: %s, ...", len(names), names[0])
+def _known(ensemble: Ensemble, feed: Feed, folder: RunFolder | None, mesh: Mesh) -> dict[str, Any] | None:
+    """What ensemble and data are known again by, before an engine stacks the members.
+
+    None where nobody will ask: for a run that nobody resumes and no other process shares.
+    """
+    if folder is None and mesh is ALONE:
+        return None
+    return known_by(ensemble, feed, None if folder is None else folder.samples_read(), mesh)
 
 
-def _fitted(method: Method, ensemble: Ensemble, feed: Feed) -> Method:
-    """The method as it is with this data; the likelihood learns from it too."""
-    first = next(iter(feed.pairs()), None)
-    if first is not None:
-        _look_at_inputs(method, ensemble, first[0])
-        ensemble.likelihood = ensemble.likelihood.knowing(first[1])
-    inputs = TrainingData(lambda: map(ensemble.as_input, feed.inputs()), feed.size)
-    fitted = method.prepare(ensemble.members[0], inputs)
-    if fitted.metric_note is not None:
-        log.info("%s: %s", fitted.name, fitted.metric_note)
-    return fitted
+@contextmanager
+def _step(ensemble: Ensemble, method: Method, feed: Feed, settings: Settings, mesh: Mesh) -> Iterator[Step]:
+    """The step that trains the members; afterwards they are plain networks again, without gradients."""
+    planned = settings.epochs * max(1, feed.size // settings.batch_size)
+    name: EngineName = "eager" if settings.batches.independent else settings.engine
+    step = make_engine(name, ensemble, method, settings.precision, settings.execution.memory, steps=planned, mesh=mesh)
+    try:
+        yield step
+    finally:
+        step.close()
+        ensemble.zero_grad(set_to_none=True)
 
 
-def _train(
+def _loop(step: Step, feed: Feed, settings: Settings) -> Loop:
+    optimizer, scheduler = make_optimizer(
+        step, step.method, epochs=settings.epochs, lr=settings.lr, optimizer=settings.optimizer,
+        scheduler=settings.scheduler,
+    )  # fmt: skip
+    return Loop(
+        step, optimizer, scheduler, feed, seed=settings.seed, independent_data=settings.batches.independent,
+        diagnostics_every=settings.reporting.diagnostics_every, non_finite=settings.execution.non_finite,
+    )  # fmt: skip
+
+
+def _begin(
+    loop: Loop,
+    settings: Settings,
+    folder: RunFolder | None,
+    mesh: Mesh,
+    *,
+    method: Method,
+    known: dict[str, Any] | None,
+) -> bool:
+    """Write down what is trained and how, or refuse what another start or process had otherwise.
+
+    Args:
+        method: as it was asked for, before it was fitted to the data.
+        known: what ensemble and data are known again by; None where nobody asks.
+
+    Returns:
+        Whether the run has finished already.
+    """
+    if known is None:
+        return False
+    device = loop.ensemble.device
+    decisive = decisive_settings(
+        known, method, loop.engine, loop.optimizer, loop.scheduler, about=settings.checkpoint.about, **settings.decisive
+    )
+    how = settings.how(device, mesh.shape)
+    refuse_different_processes({**decisive, "how": described({**how, "device": device.type})}, mesh)
+    if folder is None:
+        return False
+    folder.begin(decisive, how, environment(loop.ensemble, loop.engine))
+    return folder.finished
+
+
+def _train(loop: Loop, settings: Settings, folder: RunFolder | None, mesh: Mesh) -> None:
+    """All epochs that are still to be done, with everybody told of each."""
+    writers = settings.reporting.writers if mesh.leads else ()
+    callbacks = () if settings.callback is None else (settings.callback,)
+    listeners = [*(writer.record for writer in writers), *callbacks]
+    show = settings.reporting.progress and mesh.leads
+    with progress_bar(settings.epochs, loop.engine.method.name, show=show) as advance:
+        _run_epochs(loop, settings.epochs, folder, advance, listeners)
+
+
+def _run_epochs(
     loop: Loop,
     epochs: int,
     folder: RunFolder | None,
     advance: Callable[[str], None],
     listeners: Sequence[Callable[[Record], None]],
 ) -> None:
-    """All epochs that are still to be done."""
+    """Epoch after epoch, with checkpoints and returns to them where there is a folder."""
     with nullcontext(StopRequest()) if folder is None else stop_requests() as request:
         if folder is not None:
             folder.take_up(loop)
@@ -304,57 +285,3 @@ def _train(
             with paused() if listeners else nullcontext():  # what the user does there may wait for other threads
                 for listener in listeners:
                     listener(record)
-
-
-def _feed(
-    data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool, augmentation: Augmentation | None
-) -> Feed:
-    if isinstance(data, Images):
-        ensemble.likelihood.check_targets(torch.as_tensor(data.labels))
-        return ImageFeed(
-            data.images,
-            data.labels,
-            mean=data.description.mean,
-            std=data.description.std,
-            batch_size=batch_size,
-            device=ensemble.device,
-            dtype=ensemble.dtype,
-            augmentation=augmentation,
-            drop_last=drop_last,
-        )
-    if augmentation is not None:
-        raise FordeError("augmentation needs images as bytes, from forde.data.load or forde.data.Images.")
-    pair = (data.x, data.y) if isinstance(data, Table) else data
-    return make_feed(pair, ensemble, batch_size=batch_size, drop_last=drop_last)
-
-
-def available_device(device: str | torch.device, *, own: bool = False) -> torch.device:
-    """The device asked for, if this machine has it; with `own`, of several GPUs the one for this process."""
-    try:
-        target = own_device(torch.device(device)) if own else torch.device(device)
-    except RuntimeError:
-        raise FordeError(f"unknown device '{device}'; expected 'cpu', 'cuda', 'cuda:0' or 'mps'.") from None
-    if target.type == "cuda" and not torch.cuda.is_available():
-        raise FordeError("device 'cuda' was asked for, but torch sees no NVIDIA GPU here; use device='cpu'.")
-    if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
-        raise FordeError(
-            f"device '{target}' was asked for, but torch sees {torch.cuda.device_count()} GPU(s); use 'cuda:0'."
-        )
-    if target.type == "mps" and not torch.backends.mps.is_available():
-        raise FordeError("device 'mps' was asked for, but torch sees no Apple GPU here; use device='cpu'.")
-    return target
-
-
-def _look_at_inputs(method: Method, ensemble: Ensemble, x: Tensor) -> None:
-    if method.space is not None and method.space.needs_input_gradient and x[0].numel() == 1 and ensemble.n_members > 1:
-        log.warning(
-            "The inputs have one feature, so every input gradient points up or down and members do not repel; "
-            "add a feature, for example (x, x²)."
-        )
-    embeds = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in ensemble.members[0].modules())
-    if x.dtype == torch.uint8 and not embeds and int(x.max()) > 1:
-        log.warning(
-            "The inputs are bytes up to %d and reach the network as they are; if it does not scale them itself, pass "
-            "x.float() / 255 or forde.data.Images.",
-            int(x.max()),
-        )

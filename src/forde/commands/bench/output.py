@@ -13,6 +13,7 @@ from rich.table import Table
 from forde.benchmarks.machine import machine
 from forde.benchmarks.rows import Row
 from forde.commands.console import plain_console
+from forde.durable import write_whole
 from forde.errors import FordeError
 
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers here.")]
@@ -84,10 +85,8 @@ def report(snapshots: Iterator[list[Row]], total: int, json_file: Path | None) -
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """A file that is whole at any time: written beside its destination and renamed."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    """A file that is whole at any time."""
+    write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def as_table(rows: Sequence[Row]) -> Table:

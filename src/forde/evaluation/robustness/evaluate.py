@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from forde.data.inputs import Transform, normalise
-from forde.evaluation.outputs import Outputs
+from forde.evaluation.outputs import OutputKind
 from forde.evaluation.robustness.cells import Cell, Data, as_tensor, clean_cell, unique_names
 from forde.evaluation.robustness.devices import device_of, float64_device
 from forde.evaluation.robustness.fingerprints import fingerprint, model_fingerprint
@@ -46,7 +46,7 @@ def evaluate_robustness(
     *,
     folder: str | os.PathLike[str] | None = None,
     transform: Transform | None = None,
-    outputs: Outputs = "logits",
+    outputs: OutputKind = "logits",
     model_id: str | None = None,
     precision: EvaluationPrecision = "float32",
     device: str | torch.device | None = None,

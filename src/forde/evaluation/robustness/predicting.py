@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from forde.data.inputs import Transform
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
-from forde.evaluation.outputs import Outputs, member_log_probs, problem_with
+from forde.evaluation.outputs import OutputKind, member_log_probs, problem_with
 from forde.evaluation.robustness.cells import Images, as_tensor
 from forde.evaluation.robustness.devices import float64_device
 from forde.evaluation.robustness.quantisation import encode
 from forde.evaluation.robustness.saved_cells import SavedCell
 from forde.evaluation.statistics import sample_terms
 from forde.inference import running
-from forde.likelihoods import Classification
 
 Model = Callable[[Tensor], Any]
 
@@ -29,7 +28,7 @@ def predicting(
     model: Model,
     *,
     transform: Transform,
-    outputs: Outputs,
+    outputs: OutputKind,
     dtype: torch.dtype | None,
     device: torch.device,
 ) -> Iterator[Model]:
@@ -37,7 +36,7 @@ def predicting(
 
     With a dtype of 16 bits networks run under autocast in channels_last, and an ensemble's are made faster first.
     """
-    if isinstance(model, Ensemble) and (outputs != "logits" or not isinstance(model.likelihood, Classification)):
+    if isinstance(model, Ensemble) and (outputs != "logits" or not model.likelihood.takes_labels):
         raise FordeError(
             f"the ensemble's likelihood is {type(model.likelihood).__name__} and outputs={outputs!r}, but robustness "
             "is evaluated for classification ensembles, which return logits."
@@ -69,7 +68,7 @@ def _under_autocast(model: Model, x: Tensor, dtype: torch.dtype | None, device: 
 
 
 def predict_cell(
-    outputs_of: Model, images: Images, labels: Tensor, *, outputs: Outputs, batch_size: int, device: torch.device
+    outputs_of: Model, images: Images, labels: Tensor, *, outputs: OutputKind, batch_size: int, device: torch.device
 ) -> SavedCell:
     """Predictions for all images `[N, ...]` and their scores, kept on the device; waits for it once, at the end."""
     exact = float64_device(device)

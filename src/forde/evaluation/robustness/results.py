@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from forde.durable import write_whole
 from forde.errors import FordeError
 from forde.evaluation.robustness.cells import CLEAN
 from forde.evaluation.robustness.precision import without_dtype
@@ -64,9 +65,8 @@ class RobustnessResult:
     def save(self, path: str | Path) -> Path:
         """Write `to_dict()` as JSON."""
         target = Path(path)
-        temporary = target.with_name(target.name + ".tmp")
-        temporary.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
-        return temporary.replace(target)
+        write_whole(target, (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+        return target
 
     @classmethod
     def load(cls, path: str | Path) -> RobustnessResult:

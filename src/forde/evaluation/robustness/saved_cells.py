@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from forde.durable import make_folder, write_whole
 from forde.errors import FordeError
 from forde.evaluation.robustness.quantisation import decode
 
@@ -55,11 +56,9 @@ def write_cell(path: Path, saved: SavedCell, content: str) -> None:
         "terms": saved.terms.cpu().numpy(),
     }
     data = save(arrays, metadata={"format": "forde-cell-1", "fingerprint": content})
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        make_folder(path.parent)
+        write_whole(path, data)
     except OSError as error:
         raise FordeError(f"could not write '{path}': {error.strerror}; choose a writable folder.") from None
 

@@ -1,4 +1,4 @@
-"""The optimiser: built from the parameters that an engine trains, and checked before the first step."""
+"""The optimizer: built from the parameters that an engine trains, and checked before the first step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, number_from_0
 from forde.methods import Method
-from forde.priors import EmpCov
 from forde.step import Step
 from forde.training.schedule import paper_factor
 
@@ -26,7 +25,7 @@ SCHEDULER_EXAMPLE = "lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer
 EXAMPLE = "lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
 
 
-def make_optimiser(
+def make_optimizer(
     engine: Step,
     method: Method,
     *,
@@ -35,60 +34,61 @@ def make_optimiser(
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None,
     scheduler: Callable[[Optimizer], LRScheduler] | None,
 ) -> tuple[Optimizer, LRScheduler | None]:
-    """The optimiser of what an engine trains, and its scheduler; the paper's where nothing else was asked for."""
+    """The optimizer of what an engine trains, and its scheduler; the paper's where nothing else was asked for."""
     if scheduler is not None:
         refuse_finished("scheduler", scheduler, SCHEDULER_EXAMPLE)
     if optimizer is not None and lr is not None:
         raise FordeError(
-            f"lr={lr} is for the default optimiser, but another was given; give it the learning rate, as in {EXAMPLE}, "
+            f"lr={lr} is for the default optimizer, but another was given; give it the learning rate, as in {EXAMPLE}, "
             "and leave lr out."
         )
     if optimizer is None:
         lr = number_from_0("lr", DEFAULT_LR if lr is None else lr)
         tuner: Optimizer = torch.optim.SGD(engine.runner.parameters(), lr=lr, momentum=0.9, nesterov=True)
         for prior in method.priors:
-            if isinstance(prior, EmpCov) and lr * prior.max_curvature >= NESTEROV_LIMIT:
+            if lr * (curvature := prior.max_curvature) >= NESTEROV_LIMIT:
                 raise FordeError(
-                    f"the EmpCov prior's curvature {prior.max_curvature:.3g} times lr={lr} is above {NESTEROV_LIMIT}, "
-                    "so SGD would diverge; lower lr or weight_decay, or raise EmpCov(epsilon=...)."
+                    f"the curvature {curvature:.3g} of the {type(prior).__name__} prior times lr={lr} must be below "
+                    f"{NESTEROV_LIMIT}, or SGD would diverge; lower lr or the prior's weight_decay (of EmpCov, a "
+                    "larger epsilon does it too)."
                 )
         factory = scheduler or (lambda o: LambdaLR(o, lambda epoch: paper_factor(epoch, epochs)))
         return tuner, factory(tuner)
-    tuner = build_optimiser(optimizer, engine.runner.parameters())
+    tuner = build_optimizer(optimizer, engine.runner.parameters())
     if any(group.get("weight_decay") for group in tuner.param_groups) and any(p.on_weights for p in method.priors):
         warnings.warn(
-            "Both the optimiser and the method's prior decay the weights; pass weight_decay=0 to one of them.",
-            stacklevel=3,
+            "Both the optimizer and the method's prior decay the weights; pass weight_decay=0 to one of them.",
+            stacklevel=4,
         )
     return tuner, scheduler(tuner) if scheduler is not None else None
 
 
-def build_optimiser(factory: Callable[[Iterable[Tensor]], Optimizer], parameters: Sequence[Tensor]) -> Optimizer:
+def build_optimizer(factory: Callable[[Iterable[Tensor]], Optimizer], parameters: Sequence[Tensor]) -> Optimizer:
     """What `factory(parameters)` returns, if it can train them.
 
-    >>> type(build_optimiser(lambda p: torch.optim.SGD(p, lr=0.1), [torch.zeros(1)])).__name__
+    >>> type(build_optimizer(lambda p: torch.optim.SGD(p, lr=0.1), [torch.zeros(1)])).__name__
     'SGD'
     """
     refuse_finished("optimizer", factory, EXAMPLE)
-    optimiser = factory(parameters)
-    name = type(optimiser).__name__
-    if not isinstance(optimiser, Optimizer):
+    optimizer = factory(parameters)
+    name = type(optimizer).__name__
+    if not isinstance(optimizer, Optimizer):
         raise FordeError(
             f"optimizer(parameters) returned a {name}, but a torch.optim.Optimizer was expected; pass {EXAMPLE}."
         )
-    step = inspect.signature(optimiser.step).parameters.values()
+    step = inspect.signature(optimizer.step).parameters.values()
     if any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in step):
         raise FordeError(
             f"{name} evaluates the loss several times in a step, but repulsion gives it one gradient; use an "
-            "optimiser whose step() needs no closure, such as torch.optim.Adam."
+            "optimizer whose step() needs no closure, such as torch.optim.Adam."
         )
-    held = {id(tensor) for group in optimiser.param_groups for tensor in group["params"]}
+    held = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
     if not any(id(parameter) in held for parameter in parameters):
         raise FordeError(
             f"the {name} that optimizer(parameters) returned holds none of these parameters, so it would train "
             f"nothing; build it from its argument, as {EXAMPLE} does."
         )
-    return optimiser
+    return optimizer
 
 
 def refuse_finished(option: str, given: Any, example: str) -> None:

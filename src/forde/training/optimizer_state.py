@@ -1,6 +1,6 @@
-"""An optimiser's state by member and parameter, whatever engine it ran on.
+"""An optimizer's state by member and parameter, whatever engine it ran on.
 
-An engine hands the optimiser *units* (`Runner.leaves`): each member's parameters, or all members' stacked `[M, ...]`.
+An engine hands the optimizer *units* (`Runner.leaves`): each member's parameters, or all members' stacked `[M, ...]`.
 Files hold neither: `{member}.{parameter}.{key}` has the shape that this member's parameter gives it, so that what one
 engine wrote another goes on with.
 """
@@ -19,10 +19,10 @@ from forde.torch_private import schedulers_in
 from forde.training.plain import like, to_plain
 
 SCALARS = ("step", "mu_product")
-"""State that is one number for a whole parameter, as torch's optimisers call it."""
+"""State that is one number for a whole parameter, as torch's optimizers call it."""
 
 
-def optimiser_tensors(engine: Step, optimizer: Optimizer) -> dict[str, Tensor]:
+def optimizer_tensors(engine: Step, optimizer: Optimizer) -> dict[str, Tensor]:
     """The state of each member's parameters, by `{member}.{parameter}.{key}`; numbers as `[]`."""
     members = engine.runner.ensemble.n_members
     tensors: dict[str, Tensor] = {}
@@ -41,13 +41,13 @@ def optimiser_tensors(engine: Step, optimizer: Optimizer) -> dict[str, Tensor]:
     return tensors
 
 
-def load_optimiser_tensors(
+def load_optimizer_tensors(
     engine: Step, optimizer: Optimizer, tensors: dict[str, Tensor], numbers: dict[str, str]
 ) -> None:
-    """Inverse of `optimiser_tensors`; tensors that are there already are written in place.
+    """Inverse of `optimizer_tensors`; tensors that are there already are written in place.
 
     Args:
-        numbers: keys that are Python numbers and not tensors, with their type, as `optimiser_numbers` gives them.
+        numbers: keys that are Python numbers and not tensors, with their type, as `optimizer_numbers` gives them.
     """
     stored: dict[str, dict[str, Tensor]] = {}
     for full, value in tensors.items():
@@ -79,7 +79,7 @@ def load_optimiser_tensors(
                     state[key] = value
 
 
-def optimiser_numbers(optimizer: Optimizer) -> dict[str, str]:
+def optimizer_numbers(optimizer: Optimizer) -> dict[str, str]:
     """Keys of the state that are Python numbers, with their type."""
     return {
         key: type(value).__name__
@@ -89,10 +89,10 @@ def optimiser_numbers(optimizer: Optimizer) -> dict[str, str]:
     }
 
 
-def optimiser_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
+def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
     """Numbers of each parameter group (learning rate, momentum); how it computes (foreach, fused) is not among them.
 
-    >>> optimiser_settings(torch.optim.Adam([torch.zeros(1)], lr=0.1, betas=(0.5, 0.9)))[0]["betas"]
+    >>> optimizer_settings(torch.optim.Adam([torch.zeros(1)], lr=0.1, betas=(0.5, 0.9)))[0]["betas"]
     [0.5, 0.9]
     """
     return [
@@ -101,8 +101,8 @@ def optimiser_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
     ]
 
 
-def load_optimiser_settings(optimizer: Optimizer, settings: list[dict[str, Any]]) -> None:
-    """Inverse of `optimiser_settings`."""
+def load_optimizer_settings(optimizer: Optimizer, settings: list[dict[str, Any]]) -> None:
+    """Inverse of `optimizer_settings`."""
     for group, stored in zip(optimizer.param_groups, settings, strict=True):
         for key, value in stored.items():
             if isinstance(group.get(key), Tensor):
@@ -133,7 +133,7 @@ def _as_tensor(value: Any, key: str, optimizer: Optimizer) -> Tensor:
         return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
     raise FordeError(
         f"{type(optimizer).__name__} keeps '{key}' as a {type(value).__name__}, which a checkpoint cannot hold; "
-        "use another optimiser, or train without run=."
+        "use another optimizer, or train without run=."
     )
 
 

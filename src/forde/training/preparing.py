@@ -1,0 +1,100 @@
+"""What is done before the first step: find the device, make batches of the data, fit the method to them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from forde.data.description import Images, Table
+from forde.distributed.mesh import own_device
+from forde.ensemble import Ensemble
+from forde.errors import FordeError
+from forde.methods import Method
+from forde.priors import TrainingData
+from forde.training.feed import Feed, make_feed
+from forde.training.image_feed import ImageFeed
+from forde.training.options import Settings
+
+log = logging.getLogger(__name__)
+
+
+def available_device(device: str | torch.device, *, own: bool = False) -> torch.device:
+    """The device asked for, if this machine has it; with `own`, of several GPUs the one for this process."""
+    try:
+        target = own_device(torch.device(device)) if own else torch.device(device)
+    except RuntimeError:
+        raise FordeError(f"unknown device '{device}'; expected 'cpu', 'cuda', 'cuda:0' or 'mps'.") from None
+    if target.type == "cuda" and not torch.cuda.is_available():
+        raise FordeError("device 'cuda' was asked for, but torch sees no NVIDIA GPU here; use device='cpu'.")
+    if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
+        raise FordeError(
+            f"device '{target}' was asked for, but torch sees {torch.cuda.device_count()} GPU(s); use 'cuda:0'."
+        )
+    if target.type == "mps" and not torch.backends.mps.is_available():
+        raise FordeError("device 'mps' was asked for, but torch sees no Apple GPU here; use device='cpu'.")
+    return target
+
+
+def feed_of(data: Any, ensemble: Ensemble, settings: Settings) -> Feed:
+    """The data as batches for this ensemble."""
+    batches, batch_size = settings.batches, settings.batch_size
+    if isinstance(data, Images):
+        ensemble.likelihood.check_targets(torch.as_tensor(data.labels))
+        return ImageFeed(
+            data.images,
+            data.labels,
+            mean=data.description.mean,
+            std=data.description.std,
+            batch_size=batch_size,
+            device=ensemble.device,
+            dtype=ensemble.dtype,
+            augmentation=batches.augmentation,
+            drop_last=batches.drop_last,
+        )
+    if batches.augmentation is not None:
+        raise FordeError("augmentation needs images as bytes, from forde.data.load or forde.data.Images.")
+    pair = (data.x, data.y) if isinstance(data, Table) else data
+    return make_feed(pair, ensemble, batch_size=batch_size, drop_last=batches.drop_last)
+
+
+def fitted_to(method: Method, ensemble: Ensemble, feed: Feed) -> Method:
+    """The method as it is with this data; the likelihood learns from it too."""
+    first = next(iter(feed.pairs()), None)
+    if first is not None:
+        _look_at_inputs(method, ensemble, first[0])
+        ensemble.likelihood = ensemble.likelihood.knowing(first[1])
+    inputs = TrainingData(lambda: map(ensemble.as_input, feed.inputs()), feed.size)
+    fitted = method.prepare(ensemble.members[0], inputs)
+    if fitted.kernel is not None and fitted.kernel.note is not None:
+        log.info("%s: %s", fitted.name, fitted.kernel.note)
+    return fitted
+
+
+def _look_at_inputs(method: Method, ensemble: Ensemble, x: Tensor) -> None:
+    if method.space is not None and method.space.needs_input_gradient and x[0].numel() == 1 and ensemble.n_members > 1:
+        log.warning(
+            "The inputs have one feature, so every input gradient points up or down and members do not repel; "
+            "add a feature, for example (x, x²)."
+        )
+    embeds = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in ensemble.members[0].modules())
+    if x.dtype == torch.uint8 and not embeds and int(x.max()) > 1:
+        log.warning(
+            "The inputs are bytes up to %d and reach the network as they are; if it does not scale them itself, pass "
+            "x.float() / 255 or forde.data.Images.",
+            int(x.max()),
+        )
+
+
+def say_what_is_not_trained(ensemble: Ensemble) -> None:
+    """One line about layers that `make_network` left in evaluation mode."""
+    names = sorted(ensemble.left_in_evaluation)
+    if any(name.isdecimal() for name in names):
+        log.warning(
+            "make_network() returned a network in evaluation mode, so dropout and BatchNorm stay in it while weights "
+            "are trained; call .train() on the network there if that is not what you want."
+        )
+    elif names:
+        log.info("%d layers stay in evaluation mode, as make_network() left them: %s, ...", len(names), names[0])

@@ -1,0 +1,132 @@
+"""`fit`'s options: in groups, by themselves, and what is said where they do not fit."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import forde
+from forde import Batching, Checkpointing, Execution, Reporting
+from forde.training.history import History
+from forde.training.options import Groups, Settings, Shorthands, grouped
+from forde.training.writers import JsonLines
+
+GROUPS = {"batches": Batching, "execution": Execution, "reporting": Reporting, "checkpoint": Checkpointing}
+
+
+def train(method: str = "deep-ensemble", **options: Any) -> tuple[History, forde.Ensemble]:
+    torch.manual_seed(0)
+    x, y = torch.randn(30, 4), torch.randint(3, (30,))
+    ensemble = forde.Ensemble(lambda: nn.Linear(4, 3), 2, seed=0)
+    options = {"epochs": 2, "batch_size": 8, "engine": "eager", **options}
+    return forde.fit(ensemble, method, (x, y), **options), ensemble
+
+
+def weights(ensemble: forde.Ensemble) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in ensemble.parameters()])
+
+
+def test_a_group_and_its_shorthands_train_the_same(tmp_path: Path) -> None:
+    by_group, ensemble = train(
+        batches=Batching(drop_last=False, independent=True),
+        execution=Execution(memory="low", non_finite="skip"),
+        reporting=Reporting(progress=False, diagnostics_every=0, writers=[JsonLines(tmp_path / "group")]),
+        checkpoint=Checkpointing(every=1, minutes=None, keep=1, about={"units": "m"}),
+        run=tmp_path / "a",
+    )
+    by_itself, other = train(
+        drop_last=False, independent_data=True, memory="low", non_finite="skip", progress=False, diagnostics_every=0,
+        writers=[JsonLines(tmp_path / "itself")], checkpoint_every=1, checkpoint_minutes=None, keep=1,
+        about={"units": "m"}, run=tmp_path / "b",
+    )  # fmt: skip
+    configs = [json.loads((tmp_path / name / "config.json").read_text()) for name in "ab"]
+    assert configs[0] == configs[1]
+    assert configs[0]["how"]["keep"] == 1 and configs[0]["training"]["drop_last"] is False
+    assert torch.equal(weights(ensemble), weights(other))
+    assert by_group["loss"] == by_itself["loss"] and "disagreement" not in by_group.records[0]
+    assert (
+        len((tmp_path / "group").read_text().splitlines()) == len((tmp_path / "itself").read_text().splitlines()) == 2
+    )
+    _, plain = train(progress=False)
+    assert not torch.equal(weights(ensemble), weights(plain))  # the options above are not without effect
+
+
+def test_every_shorthand_is_an_option_of_one_group() -> None:
+    marks = {name: object() for name in Shorthands.__annotations__}
+    checked = {
+        "non_finite": "skip",
+        "diagnostics_every": 7,
+        "checkpoint_every": 8,
+        "checkpoint_minutes": 9.0,
+        "keep": 6,
+    }
+    for name, value in {**marks, **checked}.items():
+        groups = grouped({name: value})
+        changed = [
+            (group, option)
+            for group, kind in GROUPS.items()
+            for option in kind.__dataclass_fields__
+            if getattr(groups[group], option) != getattr(kind(), option)  # type: ignore[literal-required]
+        ]
+        assert len(changed) == 1, (name, changed)
+        ((group, option),) = changed
+        assert getattr(groups[group], option) is value  # type: ignore[literal-required]
+    options = sum(len(kind.__dataclass_fields__) for kind in GROUPS.values())
+    assert len(marks) == options, "an option of a group has no shorthand, or two"
+
+
+def test_the_groups_have_defaults_of_their_own() -> None:
+    assert grouped({}) == {name: kind() for name, kind in GROUPS.items()}
+    assert set(Groups.__annotations__) == set(GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"checkpoint": Checkpointing(), "keep": 3}, r"checkpoint=Checkpointing\(\.\.\.\) and keep=3 were both given"),
+        ({"batches": Batching(), "independent_data": True}, r"as Batching\(independent=True\)"),
+        ({"reporting": {"progress": False}}, "but a forde.Reporting was expected"),
+        ({"epoch": 3}, "unknown argument of fit 'epoch'; did you mean 'epochs'"),
+        ({"checkpoints": Checkpointing()}, "did you mean 'checkpoint'"),
+        ({"execution": Execution(non_finite="roll_back")}, "give a folder"),
+        ({"checkpoint": Checkpointing(about={})}, "give one as run="),
+    ],
+)
+def test_what_does_not_fit_is_said(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(forde.FordeError, match=message):
+        train(**options)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Checkpointing(every=0), "checkpoint_every is 0"),
+        (lambda: Checkpointing(minutes=-1.0), "checkpoint_minutes is -1"),
+        (lambda: Checkpointing(keep=0), "keep is 0"),
+        (lambda: Execution(non_finite="ignore"), "unknown non_finite 'ignore'"),
+        (lambda: Reporting(diagnostics_every=-1), "diagnostics_every is -1"),
+    ],
+)
+def test_a_group_is_checked_where_it_is_made(make: Any, message: str) -> None:
+    with pytest.raises(forde.FordeError, match=message):
+        make()
+
+
+def test_fit_stays_readable() -> None:
+    """The docstring names every argument, and the body is a sequence of phases."""
+    parameters = list(inspect.signature(forde.fit).parameters)
+    documented = re.findall(r"^ {8}(\w+):", forde.fit.__doc__ or "", re.MULTILINE)
+    assert documented == parameters
+    assert set(Settings.__dataclass_fields__) == set(parameters) - {"ensemble", "method", "data", "shorthands"}
+    tree = ast.parse(inspect.getsource(forde.fit)).body[0]
+    assert isinstance(tree, ast.FunctionDef) and tree.end_lineno is not None
+    assert tree.end_lineno - tree.body[1].lineno + 1 < 40
+    assert len(parameters) <= 20
