@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 from typing import Literal, get_args
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from forde.compile import CompiledStep
 from forde.compile.agreeing import together
 from forde.compile.fusing import can_fuse
+from forde.compile.worth import Worth, worth
 from forde.distributed.mesh import ALONE, Mesh
 from forde.distributed.sharded import ShardedStep, shard
 from forde.distributed.sums import SharingProcesses
 from forde.double_backward import Policy
 from forde.ensemble import Ensemble
-from forde.errors import FordeError, unknown_name
+from forde.errors import FordeError, first_line, unknown_name
 from forde.methods.base import Method
 from forde.step import InspectedStep, MemberLoop, MemberStack, PlainStep, Runner, Step, inspect
 from forde.step.python_state import unstackable
@@ -39,16 +40,21 @@ def make_engine(
     memory: Memory = "speed",
     *,
     steps: int | None = None,
+    example: tuple[Tensor, Tensor] | None = None,
     mesh: Mesh = ALONE,
     fuse: bool | None = None,
 ) -> Step:
-    """The step asked for, or the fastest.
+    """The step asked for, or the fastest; one line in the log says which and why.
 
-    `"auto"` stacks small perceptrons. On a GPU it also compiles where that saves more time than it takes in a run of
-    `steps`; it looks at a few plain steps first, and says what it decided.
+    `"auto"` stacks small perceptrons. Small networks in a class of the user's are stacked where the first step, made
+    both ways on `example`, comes to the same. On a GPU it also compiles where that saves more time than it takes in a
+    run of `steps`; it looks at a few plain steps first, and says what it decided. On a CPU it never asks the clock,
+    because a run there must come to the same bits each time: it compiles small perceptrons where counts alone promise
+    that it pays (`compile/worth.py`), which takes runs of tens of thousands of steps, and no convolutions.
 
     Args:
-        steps: how many the run will have; None compiles at any price.
+        steps: how many the run will have; without, a GPU compiles at any price and a CPU never.
+        example: a batch as the run will see it, with targets.
         mesh: the processes that make the steps together.
         fuse: whether torch's compiler merges the operations of a compiled step; by default where it can.
     """
@@ -57,16 +63,21 @@ def make_engine(
     if memory not in (memories := get_args(Memory)):
         raise unknown_name("memory", memory, memories)
     own = ensemble if mesh is ALONE else shard(ensemble, mesh.members.part(ensemble.n_members))
-    compiles = name == "compiled" or (name == "auto" and ensemble.device.type == "cuda" and can_fuse(ensemble.device))
-    stacks = name == "vectorized" or (name != "eager" and memory == "speed" and _stacks(own, mesh))
+    on_cpu, alone = ensemble.device.type == "cpu", mesh is ALONE
     sharing = SharingProcesses(mesh.data) if mesh.data.size > 1 else None
-    if mesh.anywhere(not stacks):  # processes that share members add their gradients up, so these must be alike
-        stacks = False
+    unfit = None if name == "vectorized" else _unfit_to_stack(name, own, mesh, memory)
+    if mesh.anywhere(unfit is not None):  # processes that share members add their gradients up, so these must be alike
+        unfit = unfit or "those of another process cannot be stacked"
+    pays: Worth | None = None
+    if name == "auto" and on_cpu and alone and unfit is None and steps and example and can_fuse(ensemble.device):
+        pays = worth(ensemble.members[0], ensemble.n_members, example[0], steps)
+    possible = pays is not None and pays.pays if on_cpu else can_fuse(ensemble.device)
+    compiles = name == "compiled" or (name == "auto" and possible)
     made: list[PlainStep] = []
 
     def make() -> None:
         runner: Runner
-        if stacks:
+        if unfit is None:
             if name == "vectorized" and sharing is not None and (reason := _normalises_over_batch(own)) is not None:
                 raise FordeError(
                     f"engine='vectorized' knows nothing of other processes' samples, but {reason}; use "
@@ -77,37 +88,76 @@ def make_engine(
             runner = MemberLoop(own, method, precision, Policy(ensemble.device.type, processes=sharing), ensemble)
         made.append(PlainStep(runner, method, memory=memory, metric_apart=compiles))
 
-    together(None if mesh is ALONE else mesh, make)
-    (plain,) = made
+    together(None if alone else mesh, make)
+    if unfit is None and name != "vectorized" and not _is_known(own):
+        unfit = _unlike_a_loop(made[-1], example)
+        if unfit is not None:
+            compiles = compiles and (name == "compiled" or not on_cpu)
+            make()
+    plain = made[-1]
     step: Step = plain
-    if compiles:
-        budget = None if name == "compiled" or mesh is not ALONE else steps
-        step = CompiledStep(plain, steps=budget, fuse=fuse, company=None if mesh is ALONE else mesh)
-    elif stacks:
-        log.info("engine: vectorized (%d members stacked)", own.n_members)
+    if compiles and pays is not None:
+        assert example is not None
+        log.info("engine: compiled, which takes about %.0f s and saves at least about %.0f s", *pays)
+        step = CompiledStep(plain, asked_for=False, rows=len(example[1]), fuse=fuse)
+    elif compiles:
+        budget = None if name == "compiled" or not alone else steps
+        step = CompiledStep(plain, steps=budget, fuse=fuse, company=None if alone else mesh)
+    elif isinstance(plain.runner, MemberStack):
+        why = "that was asked for" if name == "vectorized" else "operations of small networks cost more than arithmetic"
+        if pays is not None:
+            why += f"; compiling would take about {pays.cost:.0f} s and save about {pays.saved:.0f} s"
+        log.info("engine: vectorized (%d members stacked), because %s", own.n_members, why)
     else:
-        log.info("engine: eager (a loop over %d members)", own.n_members)
-    if mesh is ALONE:
+        log.info("engine: eager (a loop over %d members), because %s", own.n_members, unfit)
+    if alone:
         return step
     log.info("engine: on %d × %d processes (shards of members × shards of the batch)", *mesh.shape)
     return ShardedStep(step, ensemble, mesh)
 
 
-def _stacks(ensemble: Ensemble, mesh: Mesh) -> bool:
-    """Whether members are small multilayer perceptrons that can be stacked."""
+def _unfit_to_stack(name: EngineName, ensemble: Ensemble, mesh: Mesh, memory: Memory) -> str | None:
+    """Why members are looped over, in words; None where they are small networks that can be stacked."""
+    if name == "eager":
+        return "that was asked for"
+    if ensemble.n_members < 2:
+        return "it is alone"
+    if memory != "speed":
+        return f"memory='{memory}' makes one member's forward pass after another"
     network = ensemble.members[0]
-    if (
-        ensemble.n_members < 2
-        or not all(type(module) in KNOWN_STACKED for module in network.modules())
-        or sum(p.numel() for p in network.parameters()) > VECTORIZED_PARAMETERS
-    ):
-        return False
-    reason = unstackable(list(ensemble.members))
-    if mesh.data.size > 1:
-        reason = reason or _normalises_over_batch(ensemble)
-    if reason is not None:
-        log.info("engine: members are not stacked, because %s", reason)
-    return reason is None
+    unknown = next((m for m in network.modules() if type(m) not in KNOWN_STACKED and not _is_container(m)), None)
+    if unknown is not None:
+        return f"{type(unknown).__name__} layers are not stacked"
+    if not _is_known(ensemble) and (name == "compiled" or mesh is not ALONE):
+        return "networks of other classes are stacked by engine='auto' in one process only"
+    if sum(p.numel() for p in network.parameters()) > VECTORIZED_PARAMETERS:
+        return f"networks of more than {VECTORIZED_PARAMETERS:,} parameters gain nothing when stacked"
+    return unstackable(list(ensemble.members)) or (_normalises_over_batch(ensemble) if mesh.data.size > 1 else None)
+
+
+def _is_known(ensemble: Ensemble) -> bool:
+    """Whether the networks are made of modules that do the same stacked."""
+    return all(type(module) in KNOWN_STACKED for module in ensemble.members[0].modules())
+
+
+def _is_container(module: nn.Module) -> bool:
+    """Whether a module is of a user's own class that has others inside."""
+    return type(module).__module__.partition(".")[0] != "torch" and next(module.children(), None) is not None
+
+
+def _unlike_a_loop(step: PlainStep, example: tuple[Tensor, Tensor] | None) -> str | None:
+    """Why stacked members whose class is not known are looped over after all; they are cut loose again."""
+    reason: str | None = "whether their class can be stacked is seen on a batch only, and none was given"
+    try:
+        if example is not None:
+            reason = step.unlike_a_loop(*example)
+    except Exception as error:  # where the network is at fault, the first step of the loop says so
+        reason = f"their first step failed ({first_line(error)})"
+    finally:
+        if reason is not None:
+            step.close()
+            step.runner.ensemble.zero_grad(set_to_none=True)
+    return reason
 
 
 def _normalises_over_batch(ensemble: Ensemble) -> str | None:
@@ -143,7 +193,7 @@ def inspect_step(
     >>> found.z.shape, sorted(found.of_repulsion[0])
     (torch.Size([2, 8, 4]), ['weight'])
     """
-    step = make_engine(engine, ensemble, method, precision, memory)
+    step = make_engine(engine, ensemble, method, precision, memory, example=(x, y))
     try:
         return inspect(step, x, y, data_size=data_size)
     finally:

@@ -18,7 +18,7 @@ from forde.data.description import Images, Table
 from forde.data.inputs import normalise
 from forde.errors import FordeError, whole_number
 from forde.forward import stacked, tensor_output
-from forde.inference import Untouched, running
+from forde.inference import SMALL_BATCH, Untouched, running
 from forde.likelihoods import Likelihood, as_likelihood, likelihood_from_config
 from forde.prediction import Prediction
 from forde.random_state import seeded
@@ -125,7 +125,9 @@ class Ensemble(nn.Module):
         if precision not in ("float32", "bf16"):
             raise FordeError(f"precision is {precision!r}, but 'float32' or 'bf16' was expected.")
         batch_size = whole_number("batch_size", batch_size, at_least=1)
-        with running(list(self.members), torch.bfloat16 if precision == "bf16" else None) as outputs_of:
+        many_small = batch_size <= SMALL_BATCH and _more_than(x, batch_size)
+        dtype = torch.bfloat16 if precision == "bf16" else None
+        with running(list(self.members), dtype, many_small=many_small) as outputs_of:
             outputs = _on_cpu(outputs_of(batch) for batch in self._batches(x, batch_size))
         if not outputs:
             raise FordeError("there is nothing to predict: the input is empty; pass at least one sample.")
@@ -216,6 +218,11 @@ def _on_cpu(outputs: Iterable[Tensor]) -> list[Tensor]:
             done.append(torch.cat(waiting, dim=1).cpu())
             waiting.clear()
     return [*done, torch.cat(waiting, dim=1).cpu()] if waiting else done
+
+
+def _more_than(x: Any, batch_size: int) -> bool:
+    """Whether there is certainly more than one batch of such a size; of loaders one does not know."""
+    return (isinstance(x, Tensor) or hasattr(x, "__array__")) and len(x) > batch_size
 
 
 def _is_nested_numbers(x: Any) -> bool:

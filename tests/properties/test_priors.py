@@ -130,10 +130,10 @@ def test_unstable_step_sizes_are_refused() -> None:
 
 
 def test_curvature_is_the_largest_eigenvalue_of_the_gradient() -> None:
-    """Priors on weights are quadratic: their gradient is linear in the weights, with this largest eigenvalue."""
+    """The prior is quadratic: its gradient is linear in the weights, with this largest eigenvalue."""
     network = nn.Sequential(nn.Linear(4, 1, bias=False)).double()
     x = torch.randn(30, 4, dtype=torch.float64) * torch.tensor([0.1, 1.0, 2.0, 3.0], dtype=torch.float64)
-    for prior in (Isotropic(0.2), EmpCov(0.2), EmpCov(0.2, extra_isotropic=True), EmpCov(0.2, normalise=True)):
+    for prior in (EmpCov(0.2), EmpCov(0.2, extra_isotropic=True), EmpCov(0.2, normalise=True)):
         fitted = prior.prepare(network, training_data(x))
         columns = []
         for unit in torch.eye(4, dtype=torch.float64):
@@ -152,20 +152,19 @@ class Stiff(Prior):
 
     def add_gradients(self, parameters: Mapping[str, Tensor]) -> None:
         for parameter in parameters.values():
-            parameter.grad = parameter.detach() * 20
+            parameter.grad += 20 * parameter.detach()
 
 
-@pytest.mark.parametrize("prior", [Stiff(), Isotropic(20.0)])
-def test_unstable_step_sizes_of_any_prior_are_refused(prior: Prior) -> None:
+def test_unstable_step_sizes_of_an_own_prior_are_refused() -> None:
     x, y = torch.randn(32, 4), torch.arange(32) % 2
-    method = forde.Method(prior=prior)
+    method = forde.Method(prior=Stiff())
 
     def train(lr: float) -> forde.Ensemble:
         ensemble = forde.Ensemble(lambda: nn.Linear(4, 2), 1)
         forde.fit(ensemble, method, (x, y), epochs=20, batch_size=8, lr=lr, progress=False, engine="eager")
         return ensemble
 
-    with pytest.raises(forde.FordeError, match=f"{type(prior).__name__} prior.*would diverge"):
+    with pytest.raises(forde.FordeError, match=r"Stiff prior.*would diverge"):
         train(0.07)
     assert max(float(p.detach().abs().max()) for p in train(0.06).parameters()) < 1
 

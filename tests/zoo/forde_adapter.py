@@ -54,7 +54,15 @@ def forde_steps(
         try:
             ensemble = members_of(make, n_members)
             method = _method(recipe, ensemble, [x for x, _ in batches])
-            engine = make_engine(engine_name, ensemble, method, memory=memory, fuse=False)  # type: ignore[arg-type]
+            example = ensemble.as_input(batches[0][0]), batches[0][1]
+            engine = make_engine(
+                engine_name,
+                ensemble,
+                method,
+                memory=memory,
+                example=example,
+                fuse=False,  # type: ignore[arg-type]
+            )
             optimizer = torch.optim.SGD(engine.runner.parameters(), lr=lr)
             for number, (x, y) in enumerate(batches):
                 if number == 1 and between is not None:

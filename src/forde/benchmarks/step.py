@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast, get_args
 
 import torch
 
+from forde.benchmarks import by_hand
 from forde.benchmarks.directions import has_directions, with_directions
 from forde.benchmarks.models import problem
 from forde.benchmarks.rows import Row, ratio
@@ -24,7 +25,9 @@ from forde.priors import TrainingData
 from forde.step import Step as ForwardBack
 from forde.step.records import Memory
 
-ENGINES: tuple[str, ...] = get_args(EngineName)
+BY_HAND = {"loop-by-hand": by_hand.loop, "vmap-by-hand": by_hand.vmap}
+"""Deep ensembles written without forde, in the place of an engine."""
+ENGINES: tuple[str, ...] = (*get_args(EngineName), *BY_HAND)
 MEMORIES: tuple[str, ...] = get_args(Memory)
 DATA_SIZE = 50_000
 """N of CIFAR; it scales the repulsion and changes no time."""
@@ -96,6 +99,8 @@ class Step:
                 raise unknown_name(kind, name, known)
         problem(self.model, self.size)
         self.build_method()
+        if self.engine in BY_HAND and self.precision == "bf16":
+            raise FordeError(f"'{self.engine}' is written for float32 only; leave it out, or precision bf16.")
         checked_device(self.device, [self.precision])
         if min(self.members, self.batch) < 1:
             raise FordeError(
@@ -133,6 +138,8 @@ def steps(
         for name, engine, memory in product(methods, engines, memories):
             plain = Step(name, engine, model, m, b, precision, memory, device, size)
             plain.check()
+            if engine in BY_HAND:  # without forde there is the deep ensemble only
+                plain = plain.deep_ensemble
             repels = plain.build_method().space is not None
             variants = [plain if repels else replace(plain, memory="speed")]
             if repels:
@@ -191,8 +198,14 @@ def training(step: Step) -> Iterator[Run]:
     >>> with training(Step("forde-pca", members=2, batch=4)) as run:
     ...     run()
     """
-    with prepared(step) as found:
-        yield found.run
+    if step.engine not in BY_HAND:
+        with prepared(step) as found:
+            yield found.run
+        return
+    device, task = torch.device(step.device), problem(step.model, step.size)
+    with arithmetic(step.precision):
+        x, y = task.batch(step.batch, device)
+        yield BY_HAND[step.engine](list(Ensemble(task.make, step.members).to(device).train().members), x, y)
 
 
 def time_together(together: Sequence[Step], repeats: int) -> Iterator[tuple[Step, Timing]]:

@@ -89,7 +89,9 @@ class CompiledStep(Step):
 
     Args:
         plain: with `metric_apart`, so that both hand out the same representations.
-        steps: how many the run will have, where compiling has to pay within them; None where it was asked for.
+        steps: how many the run will have, where a look at the clock is to say whether compiling pays within them.
+        asked_for: whether it is worth a warning that compiled steps are not possible; by default without `steps`.
+        rows: samples in the batches that are compiled; by default as many as in the first one.
         fuse: whether torch's compiler merges operations; by default where it can.
         company: the processes that make the steps together; None where this one is alone.
 
@@ -107,6 +109,8 @@ class CompiledStep(Step):
         plain: PlainStep,
         *,
         steps: int | None = None,
+        asked_for: bool | None = None,
+        rows: int | None = None,
         fuse: bool | None = None,
         company: Company | None = None,
     ) -> None:
@@ -116,7 +120,8 @@ class CompiledStep(Step):
         self.fuse = can_fuse(device) if fuse is None else fuse
         self.is_plain = False
         """Whether the plain step stays for good."""
-        self._asked_for, self._trial = steps is None, None if steps is None else Trial(steps)
+        self._asked_for, self._rows = steps is None if asked_for is None else asked_for, rows
+        self._trial = None if steps is None else Trial(steps)
         self._company = company
         self._kinds: dict[Key, _Kind] = {}
         self._graphs = CudaGraphs(self.runner, parallel=plain.memory == "speed") if device.type == "cuda" else None
@@ -267,7 +272,7 @@ class CompiledStep(Step):
 
     def _kind(self, batch: Batches, factor: float | None) -> _Kind | None:
         """The compiled step for such a batch; compiled where it is the first of its kind."""
-        if self.is_plain or not isinstance(batch, Batch):
+        if self.is_plain or not isinstance(batch, Batch) or self._rows not in (None, len(batch.y)):
             return None
         size = batch.part if isinstance(batch.part, int) else None
         key = (factor is None, size, batch.x.shape, batch.x.dtype, batch.y.shape, batch.y.dtype)

@@ -2,7 +2,7 @@
 
 from forde.inference.folding import folded
 from forde.inference.fused import fused
-from forde.inference.runner import running
+from forde.inference.runner import SMALL_BATCH, running
 from forde.inference.untouched import Untouched
 
-__all__ = ["Untouched", "folded", "fused", "running"]
+__all__ = ["SMALL_BATCH", "Untouched", "folded", "fused", "running"]

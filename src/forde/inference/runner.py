@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor, fx, nn
 
+from forde import stacked_layers
 from forde.cuda_graph import side_by_side
 from forde.forward import explaining_forward, stacked, tensor_output
 from forde.inference.folding import folded, has_hooks
@@ -20,29 +21,39 @@ OutputsOf = Callable[[Tensor], Tensor]
 
 
 @contextmanager
-def running(members: Sequence[nn.Module], dtype: torch.dtype | None = None) -> Iterator[OutputsOf]:
+def running(
+    members: Sequence[nn.Module], dtype: torch.dtype | None = None, *, many_small: bool = False
+) -> Iterator[OutputsOf]:
     """Yields a batch `[B, ...]` on the members' device → outputs `[M, B, C]` there, in float32 or better.
 
     The members are in evaluation mode inside. With `torch.bfloat16` or `torch.float16` copies of them run under
     autocast, with BatchNorm folded and weights in 16 bits. On a GPU batches of one shape come out of a CUDA graph, and
     in bfloat16 convolution and ReLU are one operation.
 
+    Args:
+        many_small: whether many batches of at most `SMALL_BATCH` samples will come. On a CPU the layers of small
+            perceptrons then run for all members at once, which equals one after another but for rounding.
+
     >>> with running([nn.Linear(4, 3), nn.Linear(4, 3)]) as outputs:
     ...     outputs(torch.zeros(5, 4)).shape
     torch.Size([2, 5, 3])
     """
     modes = [(member, member.training, [(m, m.training) for m in member.modules()]) for member in members]
+    modes = [mode for mode in modes if any(training for _, training in mode[2])]
     try:
-        for member in members:
+        for member, _, _ in modes:
             member.eval()
         device = next((p.device for member in members for p in member.parameters()), torch.device("cpu"))
         networks = list(members) if dtype is None else [_fast(member, dtype, device) for member in members]
+        stacks = _stacks(networks) if many_small and device.type == "cpu" and dtype is None else None
         hides_nan = any(isinstance(layer, FusedConvolution) for network in networks for layer in network.modules())
 
         def outputs(x: Tensor, streams: Streams) -> Tensor:
             # Casts that are kept from one batch to the next would be dead memory to a CUDA graph.
             autocast = torch.autocast(device.type, dtype, cache_enabled=False) if dtype is not None else nullcontext()
             with torch.no_grad(), autocast:
+                if stacks is not None:
+                    return _at_once(networks, stacks, x)
                 rows = stacked(_side_by_side(networks, x, streams))
             rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
             return _with_nan_of(x, rows) if hides_nan else rows
@@ -67,6 +78,25 @@ def running(members: Sequence[nn.Module], dtype: torch.dtype | None = None) -> I
         if dtype is not None:
             networks = []
             gc.collect()  # torch.fx's graphs refer to themselves, and would hold the copies' memory for a while
+
+
+SMALL_BATCH = 128
+"""Samples up to which a small perceptron's time goes into launching operations, and not into arithmetic."""
+
+
+def _stacks(networks: Sequence[nn.Module]) -> dict[str, Tensor] | None:
+    """Copies of all members' parameters by name, `[M, ...]`; None where members have to be run one by one."""
+    if len(networks) < 2 or not stacked_layers.can_run(networks):
+        return None
+    columns = zip(*(network.named_parameters() for network in networks), strict=True)
+    return {column[0][0]: torch.stack([parameter.detach() for _, parameter in column]) for column in columns}
+
+
+def _at_once(networks: Sequence[nn.Module], stacks: dict[str, Tensor], x: Tensor) -> Tensor:
+    """All members' outputs `[M, B, ...]`; for a few samples and many members much faster than one after another."""
+    if x.dim() < 2 or not x.is_floating_point():
+        return stacked([tensor_output(network(x.clone())) for network in networks])
+    return stacked_layers.run(networks[0], stacks, x.expand(len(networks), *x.shape).clone())
 
 
 def _fast(member: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:

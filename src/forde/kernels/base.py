@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +31,11 @@ class Kernel(ABC):
 
     symmetric: bool = True
     needs_training_data: bool = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__call__" in vars(cls) and "among" not in vars(cls):
+            cls.among = Kernel.among  # type: ignore[method-assign]  # not a parent's short cut around it
 
     @abstractmethod
     def __call__(self, live: Tensor, frozen: Tensor) -> Similarity:

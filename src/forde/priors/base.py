@@ -50,7 +50,7 @@ class Prior(ABC):
 
     @property
     def max_curvature(self) -> float:
-        """Largest curvature of a prior on weights, that of the quadratic it is: 0 where it has none, or none is known.
+        """Largest curvature of a prior on weights that is stiffer than the loss; 0 for others, such as a weight decay.
 
         SGD with momentum 0.9 and Nesterov needs lr × this < 1.36 to be stable.
         """

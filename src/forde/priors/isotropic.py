@@ -33,11 +33,6 @@ class Isotropic(Prior):
         if not self.weight_decay >= 0:
             raise FordeError(f"weight_decay is {self.weight_decay}, but 0 or a positive number was expected.")
 
-    @property
-    def max_curvature(self) -> float:
-        """λ."""
-        return self.weight_decay
-
     def add_gradients(self, parameters: Mapping[str, Tensor]) -> None:
         """grad += λθ in place, where there is a gradient; one call for all parameters."""
         trained = [parameter for parameter in parameters.values() if parameter.grad is not None]

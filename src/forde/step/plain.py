@@ -116,6 +116,18 @@ class PlainStep(Step):
             refuse_different_sizes([each[0].numel() for each in z], self.method.space)
         return Forward(torch.cat(losses), torch.cat(z), torch.cat(gradients) if gradients else None)
 
+    def unlike_a_loop(self, x: Tensor, y: Tensor) -> str | None:
+        """What stacked members would do differently on such batches from each by itself, in words; None if nothing.
+
+        Nothing moves: weights, buffers and random numbers are as before. Where there is nothing, the first step does
+        not look again. Members that draw random numbers cannot be compared, and so differ.
+        """
+        runner, repel = self.runner, self.method.space is not None and self.runner.ensemble.n_members > 1
+        runner.before_step(x)
+        reason = _unlike_a_loop(self, Batch(x, y, self.method.compared(len(y)) if repel else None), repel=repel)
+        self._alike = reason is None
+        return reason
+
     def exchange(self, found: Forward, factor: float | Tensor) -> Forces:
         assert found.z is not None
         return core.exchange(self.comparison, found.z, found.loss_gradients, factor)
@@ -195,10 +207,15 @@ class PlainStep(Step):
             refuse_once_differentiable(z)
 
 
+DRAW = "they draw random numbers, so they cannot be compared with a loop"
+
+
 def refuse_unlike_a_loop(step: PlainStep, batch: Batch, *, repel: bool) -> None:
     """Stop where stacked members do something else than each by itself would."""
     reason = _unlike_a_loop(step, batch, repel=repel)
-    if reason is not None:
+    if reason == DRAW:
+        log.info("engine: stacked members draw random numbers, so they were not compared with a loop")
+    elif reason is not None:
         raise FordeError(
             f"engine='vectorized' runs members unlike a loop would, because {reason}; use engine='eager' or 'auto'."
         )
@@ -232,8 +249,7 @@ def _unlike_a_loop(step: PlainStep, batch: Batch, *, repel: bool) -> str | None:
         if change is not None or reason is not None:
             return reason or f"{change} after its forward pass"
         if start.drew:
-            log.info("engine: stacked members draw random numbers, so they were not compared with a loop")
-            return None
+            return DRAW
         start.restore()
         rounded = rounded_parts(stack, method, 0, batch, repel=repel, metric=metric)
         for member in range(stack.ensemble.n_members):

@@ -12,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from forde import stacked_layers
 from forde.double_backward import Part, Policy, Processes, Whole
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, first_line
@@ -196,6 +198,11 @@ class Runner(ABC):
         if not self._said_dense:
             self._said_dense = True
             log.info("sparse gradients are made dense, because the prior (weight decay) has one for every row")
+
+    @property
+    def at_once(self) -> Callable[[Tensor], Tensor] | None:
+        """All members' forward pass in one, `[M, B, ...]` → `[M, B, C]`; None where it needs more than layers."""
+        return None
 
     def close(self) -> None:
         """Give the members back as plain networks."""
@@ -389,6 +396,7 @@ class MemberStack(Runner):
         self.one_by_one = False
         """Whether the members' code differs by now, so that each has to run its own."""
         self.watch = Watch(members)
+        self._at_once = self._without_vmap()
         self.known = all(type(module) in KNOWN_STACKED for module in self.first.modules())
         """Whether the network is made of modules that do the same under `torch.vmap`."""
         self._frozen_known = False
@@ -421,9 +429,19 @@ class MemberStack(Runner):
             if reason is not None:
                 self.one_by_one = True
                 log.info("engine: members run one by one from here on, because %s", reason)
+            self._at_once = self._without_vmap()
         if not self._frozen_known:
             self._freeze_stacks()
         super().before_step(x)
+
+    @property
+    def at_once(self) -> Callable[[Tensor], Tensor] | None:
+        return partial(stacked_layers.run, self.first, self.stacks) if self._at_once else None
+
+    def _without_vmap(self) -> bool:
+        """Whether the layers run on whole stacks; with `torch.vmap` around them they come to the same, more slowly."""
+        plain = self.ensemble.device.type == "cpu" and self.precision == "float32" and not self.one_by_one
+        return plain and stacked_layers.can_run([self.first])
 
     def run(
         self, unit: int, x: Tensor, y: Tensor, *, share: float, twice: bool, tensors: Tensors | None = None
@@ -438,7 +456,10 @@ class MemberStack(Runner):
                 return self._outputs(network, tensors, x)
 
         with self._surroundings(unit, x, twice=twice):
-            output, *features = self._mapped(one, tensors or self.stacks, given)
+            if self._at_once and self.layer is None:
+                output, features = stacked_layers.run(self.first, tensors or self.stacks, given), []
+            else:
+                output, *features = self._mapped(one, tensors or self.stacks, given)
         self._worked.add((unit, x.shape))
         written = version_of(given) != version
         if (written and not copies) or (tensors is None and unit not in self._writes_to_inputs):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -11,14 +13,29 @@ from forde.prediction import ClassificationPrediction
 from forde.vectors import unit
 
 
-def probe(ensemble: Ensemble, x: Tensor, y: Tensor) -> dict[str, float]:
+def probe(
+    ensemble: Ensemble, x: Tensor, y: Tensor, *, at_once: Callable[[Tensor], Tensor] | None = None
+) -> dict[str, float]:
     """`disagreement` and `gradient_cosine` of the members on one batch; both NaN for a single member.
 
     disagreement: share of member pairs that predict different classes; for regression, the standard deviation of the
     members' means. gradient_cosine: mean over pairs and samples of cos(∂f_i/∂x, ∂f_j/∂x), f the true-class logit.
+
+    Args:
+        at_once: all members' forward pass in one, `[M, B, ...]` → `[M, B, C]`, where there is one.
     """
     if ensemble.n_members < 2:
         return {"disagreement": float("nan"), "gradient_cosine": float("nan")}
+    found = _one_by_one(ensemble, x, y) if at_once is None else _at_once(ensemble, x, y, at_once)
+    outputs, gradients = found
+    return {
+        "disagreement": _disagreement(ensemble, outputs),
+        "gradient_cosine": float("nan") if gradients is None else pairwise_cosine(gradients.flatten(2)),
+    }
+
+
+def _one_by_one(ensemble: Ensemble, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Outputs `[M, B, ...]`, and gradients by the inputs `[M, B, ...]` where there are such."""
     modes = [module.training for module in ensemble.modules()]
     ensemble.eval()
     try:
@@ -37,10 +54,25 @@ def probe(ensemble: Ensemble, x: Tensor, y: Tensor) -> dict[str, float]:
     finally:
         for module, mode in zip(ensemble.modules(), modes, strict=True):
             module.training = mode
-    return {
-        "disagreement": _disagreement(ensemble, stacked(outputs)),
-        "gradient_cosine": pairwise_cosine(torch.stack(gradients).flatten(2)) if gradients else float("nan"),
-    }
+    return stacked(outputs), torch.stack(gradients) if gradients else None
+
+
+def _at_once(
+    ensemble: Ensemble, x: Tensor, y: Tensor, at_once: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor | None]:
+    """The same in one pass, by layers that know no modes."""
+    likelihood = ensemble.likelihood
+    with torch.enable_grad():
+        inputs = x.detach().expand(ensemble.n_members, *x.shape).clone().requires_grad_(x.is_floating_point())
+        outputs = at_once(inputs.clone())
+        there = inputs.requires_grad and outputs.requires_grad
+        if not there or likelihood.without_scalar(outputs[0], y) is not None:
+            return outputs.detach(), None
+        scalars = [likelihood.scalar(output, y).sum() for output in outputs]
+        (gradients,) = torch.autograd.grad(
+            torch.stack(scalars).sum(), inputs, allow_unused=True, materialize_grads=True
+        )
+    return outputs.detach(), gradients
 
 
 def _disagreement(ensemble: Ensemble, outputs: Tensor) -> float:

@@ -90,7 +90,7 @@ class LoaderFeed(Feed):
         self._seed(generator)
         for x, y in self.pairs():
             _check_batch(x, y, self.likelihood)
-            yield self.ensemble.as_input(x), _as_targets(y, self.likelihood).to(self.ensemble.device)
+            yield self.ensemble.as_input(x), as_targets(y, self.likelihood).to(self.ensemble.device)
 
     def rows(self, start: int, end: int) -> tuple[Tensor, ...] | None:
         dataset = self.loader.dataset
@@ -163,7 +163,7 @@ def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool
         raise FordeError(f"the data is {_in_words(data)}, but a pair (x, y), a Dataset or a DataLoader was expected.")
     x, y = as_tensor(data[0], "inputs"), as_tensor(data[1], "targets")
     check_data(x, y, likelihood)
-    y = _as_targets(y, likelihood).to(ensemble.device)
+    y = as_targets(y, likelihood).to(ensemble.device)
     return TensorFeed(ensemble.as_input(x), y, batch_size=batch_size, drop_last=drop_last)
 
 
@@ -177,7 +177,8 @@ def sizes_of_batches(n: int, batch_size: int, *, drop_last: bool) -> set[int]:
     return {batch_size} if drop_last or not rest else {batch_size, rest}
 
 
-def _as_targets(y: Tensor, likelihood: Likelihood) -> Tensor:
+def as_targets(y: Tensor, likelihood: Likelihood) -> Tensor:
+    """Targets of the type that the likelihood takes."""
     return y.long() if likelihood.takes_labels else y
 
 

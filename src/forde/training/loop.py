@@ -123,7 +123,8 @@ class Loop:
             record["roll_backs"] = float(self.roll_backs)
         if self.diagnostics_every and (self.epoch % self.diagnostics_every == 0 or last):
             x, y = (x[0], y[0]) if isinstance(x, list) else (x, y)
-            record.update(probe(self.ensemble, x[:PROBE_SIZE], y[:PROBE_SIZE]))
+            at_once = None if self.engine.whole is not self.engine.runner.ensemble else self.engine.runner.at_once
+            record.update(probe(self.ensemble, x[:PROBE_SIZE], y[:PROBE_SIZE], at_once=at_once))
         record["seconds"] = before + time.perf_counter() - started
         if self.scheduler is not None:
             self.scheduler.step()

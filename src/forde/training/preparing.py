@@ -14,7 +14,7 @@ from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods import Method
 from forde.priors import TrainingData
-from forde.training.feed import Feed, make_feed
+from forde.training.feed import Feed, as_targets, make_feed
 from forde.training.image_feed import ImageFeed
 from forde.training.options import Settings
 
@@ -60,17 +60,20 @@ def feed_of(data: Any, ensemble: Ensemble, settings: Settings) -> Feed:
     return make_feed(pair, ensemble, batch_size=batch_size, drop_last=batches.drop_last)
 
 
-def fitted_to(method: Method, ensemble: Ensemble, feed: Feed) -> Method:
-    """The method as it is with this data; the likelihood learns from it too."""
-    first = next(iter(feed.pairs()), None)
+def fitted_to(method: Method, ensemble: Ensemble, feed: Feed) -> tuple[Method, tuple[Tensor, Tensor] | None]:
+    """The method as it is with this data, and a batch of it, if there is one; the likelihood learns from it too."""
+    first, example = next(iter(feed.pairs()), None), None
     if first is not None:
         _look_at_inputs(method, ensemble, first[0])
         ensemble.likelihood = ensemble.likelihood.knowing(first[1])
+        rows = max(feed.batch_sizes(), default=len(first[1]))
+        targets = as_targets(first[1][:rows], ensemble.likelihood)
+        example = ensemble.as_input(first[0][:rows]), targets.to(ensemble.device)
     inputs = TrainingData(lambda: map(ensemble.as_input, feed.inputs()), feed.size)
     fitted = method.prepare(ensemble.members[0], inputs)
     if fitted.kernel is not None and fitted.kernel.note is not None:
         log.info("%s: %s", fitted.name, fitted.kernel.note)
-    return fitted
+    return fitted, example
 
 
 def _look_at_inputs(method: Method, ensemble: Ensemble, x: Tensor) -> None:

@@ -130,8 +130,9 @@ def fit(
             ensemble.train()
             say_what_is_not_trained(ensemble)
             known = _known(ensemble, feed, folder, mesh)
-            history = History(fitted_to(method, ensemble, feed))
-            with _step(ensemble, history.method, feed, settings, mesh) as step:
+            fitted, example = fitted_to(method, ensemble, feed)
+            history = History(fitted)
+            with _step(ensemble, fitted, feed, settings, mesh, example) as step:
                 loop = _loop(step, feed, settings)
                 finished = _begin(loop, settings, folder, mesh, method=method, known=known)
                 if not finished:
@@ -190,11 +191,21 @@ def _known(ensemble: Ensemble, feed: Feed, folder: RunFolder | None, mesh: Mesh)
 
 
 @contextmanager
-def _step(ensemble: Ensemble, method: Method, feed: Feed, settings: Settings, mesh: Mesh) -> Iterator[Step]:
+def _step(  # noqa: PLR0917
+    ensemble: Ensemble,
+    method: Method,
+    feed: Feed,
+    settings: Settings,
+    mesh: Mesh,
+    example: tuple[Tensor, Tensor] | None,
+) -> Iterator[Step]:
     """The step that trains the members; afterwards they are plain networks again, without gradients."""
-    planned = settings.epochs * max(1, feed.size // settings.batch_size)
+    rows = settings.batch_size if example is None else len(example[1])
     name: EngineName = "eager" if settings.batches.independent else settings.engine
-    step = make_engine(name, ensemble, method, settings.precision, settings.execution.memory, steps=planned, mesh=mesh)
+    step = make_engine(
+        name, ensemble, method, settings.precision, settings.execution.memory,
+        steps=settings.epochs * max(1, feed.size // rows), example=example, mesh=mesh,
+    )  # fmt: skip
     try:
         yield step
     finally:
