@@ -197,6 +197,21 @@ class Ensemble(nn.Module):
         return ensemble.to(device).eval()
 
 
+def of_networks(ensemble: Ensemble, networks: Sequence[nn.Module]) -> Ensemble:
+    """An ensemble of these networks, which stay the same objects, with another one's seed and likelihood.
+
+    >>> whole = Ensemble(lambda: nn.Linear(2, 2), 4)
+    >>> of_networks(whole, whole.members[2:]).members[0] is whole.members[2]
+    True
+    """
+    found = Ensemble.__new__(Ensemble)
+    nn.Module.__init__(found)
+    found.seed, found.likelihood = ensemble.seed, ensemble.likelihood
+    found.members = nn.ModuleList(networks)
+    found.left_in_evaluation = frozenset(n for n, m in found.members.named_modules() if n and not m.training)
+    return found
+
+
 def _say_what_is_not_finite(outputs: Tensor) -> None:
     """One line where outputs `[M, N, ...]` hold NaN: a label or a mean made of it says nothing."""
     finite = outputs.isfinite()

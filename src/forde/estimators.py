@@ -31,7 +31,7 @@ from forde.methods import method as named_method
 from forde.models import MLP
 from forde.prediction import RegressionPrediction
 from forde.training import Batching, Reporting, fit
-from forde.training.schedule import paper_factor
+from forde.training.schedule import method_factor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -111,7 +111,7 @@ class _TabularEnsemble(BaseEstimator):
             epochs=self.epochs,
             batch_size=self.batch_size,
             optimizer=self._optimizer,
-            scheduler=lambda optimizer: LambdaLR(optimizer, lambda epoch: paper_factor(epoch, self.epochs)),
+            scheduler=lambda optimizer: LambdaLR(optimizer, method_factor(method, self.epochs, self.lr)),
             seed=seed,
             device=self.device,
             # Every row of a small table counts, but BatchNorm cannot normalise a batch of one.

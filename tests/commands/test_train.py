@@ -44,6 +44,30 @@ class TestTrainsWell:
         assert float((prediction.labels.numpy() == wine["target"]).mean()) > 0.97
 
 
+class TestOneNetwork:
+    """Methods that make all members of one network are asked for, resumed and loaded like any other."""
+
+    @pytest.mark.parametrize("method", ["swag", "node-bnn"])
+    def test_digits(self, train: Forde, tmp_path: Path, method: str) -> None:
+        options = ("--method", method, "--members", 4, "--hidden", 32, "--epochs", 12, "--device", "cpu")
+        result = train("digits", tmp_path / "r", *options)
+        assert result.code == 0 and result.err == "" and f"{method}, 4 × mlp on digits" in result.out
+        test = forde.data.load("digits", "test")
+        prediction = forde.load_run(tmp_path / "r").predict(test)
+        assert prediction.member_logits.shape == (4, len(test), 10)
+        assert float((prediction.labels == torch.as_tensor(test.labels)).float().mean()) > 0.8
+        weights = (tmp_path / "r" / "ensemble" / "model.safetensors").read_bytes()
+        again = train("digits", tmp_path / "r", *options, "--resume")
+        assert again.code == 0 and again.loss == result.loss
+        assert (tmp_path / "r" / "ensemble" / "model.safetensors").read_bytes() == weights
+
+    def test_a_quantity_keeps_the_learning_rate_that_swag_wants(self, train: Forde, tmp_path: Path) -> None:
+        result = train("regression-1d", tmp_path / "r", *SMALL, "--method", "swag", "--epochs", 10)
+        assert result.code == 0
+        rates = [json.loads(line)["lr"] for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+        assert rates[0] == 0.003 and rates[-1] == pytest.approx(0.0015)
+
+
 class TestUnits:
     def test_other_units_give_the_same_network_and_predictions_in_those_units(
         self, train: Forde, tmp_path: Path

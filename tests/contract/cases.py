@@ -34,6 +34,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"{name} + empcov": (name, {"prior": "empcov"}) for name in forde.methods()},
     **VARIANTS,
 }
+PARTICLES = {case: given for case, given in METHODS.items() if forde.method(given[0]).one_network is None}
+"""Those whose members are trained themselves; others train one network, and draw members from what they found."""
 
 
 class Mlp(nn.Module):

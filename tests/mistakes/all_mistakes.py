@@ -7,5 +7,6 @@ from mistakes_in_engines import IN_ENGINES
 from mistakes_in_outputs import IN_OUTPUTS
 from mistakes_in_training import IN_TRAINING
 from mistakes_named import NAMED
+from mistakes_of_one_network import OF_ONE_NETWORK
 
-MISTAKES = (*NAMED, *IN_ENGINES, *IN_TRAINING, *IN_OUTPUTS, *ELSEWHERE)
+MISTAKES = (*NAMED, *IN_ENGINES, *IN_TRAINING, *IN_OUTPUTS, *OF_ONE_NETWORK, *ELSEWHERE)

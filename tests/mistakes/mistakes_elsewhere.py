@@ -34,7 +34,7 @@ ELSEWHERE = (
     Mistake(
         "estimator-without-a-schedule",
         "estimators.py",
-        "lambda epoch: paper_factor(epoch, self.epochs)",
+        "method_factor(method, self.epochs, self.lr)",
         "lambda epoch: 1.0",
         (f"{ESTIMATORS}::test_every_option_of_training_reaches_it",),
     ),

@@ -24,8 +24,8 @@ IN_ENGINES = (
     Mistake(
         "a-trace-is-not-made-again",
         "compile/step.py",
-        "if self._kinds and self._code is not None and (change := self._code.change()) is not None:",
-        'if (change := "") is None:',
+        "change = self._code.change() if self._kinds and self._code is not None else None",
+        "change = None",
         (f"{CODE}::TestChangesDuringTraining",),
     ),
     Mistake(
@@ -38,8 +38,8 @@ IN_ENGINES = (
     Mistake(
         "inputs-are-not-copied",
         "step/runners.py",
-        "return inputs.clone() if copies else inputs",
-        "return inputs",
+        "given = inputs.clone() if copies else inputs\n        version = version_of(given)\n        with",
+        "given = inputs\n        version = version_of(given)\n        with",
         ("tests/test_untouched_inputs.py",),
     ),
     Mistake(

@@ -81,7 +81,7 @@ IN_TRAINING = (
     Mistake(
         "gradients-left-after-fit",
         "training/trainer.py",
-        "ensemble.zero_grad(set_to_none=True)",
+        "plan.trained.zero_grad(set_to_none=True)",
         "pass",
         (f"{WIRING}::test_gradients_are_not_left_behind",),
     ),

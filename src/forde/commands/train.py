@@ -11,6 +11,7 @@ import typer
 
 from forde.data.description import Images, Table
 from forde.errors import FordeError
+from forde.methods import Method
 from forde.training.constant import constant_loss, far_above
 from forde.training.recipe import MODELS
 
@@ -100,13 +101,14 @@ def train(
         typer.echo(_describe(data, loaded))
     ensemble = forde.Ensemble(recipe.make_network, members, seed=seed, likelihood=recipe.likelihood)
     rate = lr if lr is not None else RATE if recipe.n_classes else QUANTITY_RATE
+    chosen = forde.method(method, weight_decay=weight_decay)
     history = forde.fit(
         ensemble,
-        forde.method(method, weight_decay=weight_decay),
+        chosen,
         prepared,
         epochs=epochs,
         batch_size=batch_size,
-        **({"lr": rate} if recipe.n_classes else _adam(rate, epochs)),
+        **({"lr": rate} if recipe.n_classes else _adam(rate, epochs, chosen)),
         seed=seed,
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
         precision=precision,  # type: ignore[arg-type]
@@ -127,16 +129,16 @@ def train(
         typer.echo(f"ensemble in {run / 'ensemble'}, records in {run / 'metrics.jsonl'}")
 
 
-def _adam(rate: float, epochs: int) -> dict[str, Any]:
+def _adam(rate: float, epochs: int, method: Method) -> dict[str, Any]:
     """For a quantity: the loss of a mean and a variance has no curvature that one rate of SGD would suit."""
     import torch
     from torch.optim.lr_scheduler import LambdaLR
 
-    from forde.training.schedule import paper_factor
+    from forde.training.schedule import method_factor
 
     return {
         "optimizer": lambda parameters: torch.optim.Adam(parameters, lr=rate),
-        "scheduler": lambda optimizer: LambdaLR(optimizer, lambda epoch: paper_factor(epoch, epochs)),
+        "scheduler": lambda optimizer: LambdaLR(optimizer, method_factor(method, epochs, rate)),
     }
 
 

@@ -1,4 +1,4 @@
-"""An optimiser inside a CUDA graph: its learning rate lives on the device, and it stands still after a bad loss."""
+"""An optimizer inside a CUDA graph: its learning rate lives on the device, and it stands still after a bad loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FUSED = (SGD, Adam, AdamW)
 
 
 def make_capturable(optimizer: Optimizer, device: torch.device) -> bool:
-    """Switch to the fused kernels; False where the optimiser has none, and is better left outside of the graph."""
+    """Switch to the fused kernels; False where the optimizer has none, and is better left outside of the graph."""
     if type(optimizer) not in FUSED or any(group["differentiable"] for group in optimizer.param_groups):
         return False
     if any(not p.is_floating_point() or p.device != device for g in optimizer.param_groups for p in g["params"]):
@@ -30,7 +30,7 @@ def make_capturable(optimizer: Optimizer, device: torch.device) -> bool:
 
 
 def settings(optimizer: Optimizer) -> list[tuple[object, ...]]:
-    """What a graph takes from the optimiser once and for all: everything but the learning rates."""
+    """What a graph takes from the optimizer once and for all: everything but the learning rates."""
     return [
         tuple((name, value) for name, value in group.items() if name not in ("params", "lr"))
         for group in optimizer.param_groups

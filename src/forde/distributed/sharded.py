@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from forde.compile.traced import match_layouts
 from forde.distributed.flat import pack, unpack
 from forde.distributed.mesh import Mesh
-from forde.ensemble import Ensemble
+from forde.ensemble import Ensemble, of_networks
 from forde.errors import FordeError
 from forde.random_state import random_tensors, set_random_tensors
 from forde.rules import Forces
@@ -231,12 +231,7 @@ def shard(ensemble: Ensemble, members: slice) -> Ensemble:
     >>> shard(whole, slice(2, 4)).members[0] is whole.members[2]
     True
     """
-    part = Ensemble.__new__(Ensemble)
-    nn.Module.__init__(part)
-    part.seed, part.likelihood = ensemble.seed, ensemble.likelihood
-    part.members = nn.ModuleList(list(ensemble.members)[members])
-    part.left_in_evaluation = frozenset(n for n, m in part.members.named_modules() if n and not m.training)
-    return part
+    return of_networks(ensemble, list(ensemble.members)[members])
 
 
 def named_tensors(network: nn.Module) -> dict[str, Tensor]:

@@ -10,9 +10,11 @@ from typing import Literal
 
 from torch import nn
 
+from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.kernels import Kernel
 from forde.kernels.rbf import RBF
+from forde.methods.plan import OneNetwork, Plan
 from forde.priors import Isotropic, Prior, TrainingData
 from forde.rules import WGD, Rule
 from forde.spaces import FeatureLayer, Space
@@ -38,6 +40,8 @@ class Method:
             whole batch as numbers; with 1 they contain, as published, what a sample changes in these.
         shared_head: one last linear layer for all members (feature-RDE as published): its copies are kept equal and
             follow the mean of the members' gradients.
+        one_network: for methods that train one network and make all members of it at the end (SWAG, node-BNN); they
+            have no space.
 
     >>> from forde import spaces, kernels, rules
     >>> mine = Method(space=spaces.Features(), kernel=kernels.RBF(bandwidth="per_sample"), rule=rules.SVGD())
@@ -55,6 +59,7 @@ class Method:
     repulsion_fraction: float = 1.0
     shared_head: bool = False
     name: str = "custom"
+    one_network: OneNetwork | None = None
 
     def __post_init__(self) -> None:
         prior = (self.prior,) if isinstance(self.prior, Prior) else tuple(self.prior)
@@ -75,6 +80,8 @@ class Method:
             _check_factor(self.repulsion_scale, "repulsion_scale", "'batch', 'data' or ")
         if self.space is None:
             return
+        if self.one_network is not None:
+            raise FordeError("one_network trains a single network, which nothing can repel; leave space out.")
         assert self.kernel is not None and self.rule is not None
         if self.rule.needs_symmetric_kernel and not self.kernel.symmetric:
             raise FordeError(
@@ -143,6 +150,19 @@ class Method:
         """The method with metrics and priors fitted to the training data; `network` is any member."""
         kernel = self.kernel.prepare(data.batches) if self.kernel is not None else None
         return replace(self, kernel=kernel, prior=tuple(prior.prepare(network, data) for prior in self.priors))
+
+    def plan(self, ensemble: Ensemble, *, data: TrainingData, epochs: int, seed: int) -> Plan:
+        """What a run of `fit` trains: the members, or one network that they are made of."""
+        if self.one_network is None:
+            return Plan(ensemble, self)
+        return self.one_network.plan(ensemble, self, data=data, epochs=epochs, seed=seed)
+
+    def falling(self, epochs: int, lr: float) -> tuple[int, float]:
+        """How the learning rate falls where nobody says otherwise: over how many epochs, and to which share of `lr`.
+
+        It is constant over half of these epochs and at the share from 90 % of them on (`training.schedule`).
+        """
+        return (epochs, 0.01) if self.one_network is None else self.one_network.falling(epochs, lr)
 
     def feature_layer(self, network: nn.Module) -> FeatureLayer | None:
         """The activation that the space or a prior reads; None for none."""

@@ -15,7 +15,8 @@ class History:
     """One record per epoch, and the method as fitted to the data.
 
     Each record has `epoch`, `loss` (mean over members and batches), `repulsion`, `bandwidth`, `lr`, `seconds`, and,
-    where diagnostics ran, `disagreement` and `gradient_cosine` of the members on a probe batch.
+    where diagnostics ran, `disagreement` and `gradient_cosine` of the members on a probe batch. Methods of one network
+    add their own: `collected` (swag), `kl`, `entropy` and `beta` (node-bnn).
 
     >>> history = History(Method(), [{"epoch": 0.0, "loss": 1.5}, {"epoch": 1.0, "loss": 1.0}])
     >>> history["loss"]

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError
 from forde.methods import Method
+from forde.methods.plan import Plan
 from forde.random_state import (
     get_random_state,
     random_tensors,
@@ -69,9 +70,11 @@ class Loop:
         independent_data: bool,
         diagnostics_every: int,
         non_finite: NonFinite,
+        plan: Plan | None = None,
     ) -> None:
         self.engine, self.optimizer, self.scheduler, self.feed = engine, optimizer, scheduler, feed
         self.ensemble: Ensemble = engine.whole
+        self.plan = plan or Plan(self.ensemble, engine.method)
         self.independent_data, self.diagnostics_every, self.non_finite = independent_data, diagnostics_every, non_finite
         self.orders = [torch.Generator().manual_seed(seed + i) for i in range(self.ensemble.n_members)]
         self.patience = _patience(engine.method)
@@ -101,6 +104,7 @@ class Loop:
         """
         started, before = time.perf_counter(), self.seconds
         lr = float(self.optimizer.param_groups[0]["lr"])
+        self.plan.before_epoch(self.epoch)
         batches = self._batches()
         x, y = self._again(batches) if self.step else (None, None)
         for x, y in batches:
@@ -125,6 +129,7 @@ class Loop:
             x, y = (x[0], y[0]) if isinstance(x, list) else (x, y)
             at_once = None if self.engine.whole is not self.engine.runner.ensemble else self.engine.runner.at_once
             record.update(probe(self.ensemble, x[:PROBE_SIZE], y[:PROBE_SIZE], at_once=at_once))
+        record.update(self.plan.after_epoch(self.epoch))
         record["seconds"] = before + time.perf_counter() - started
         if self.scheduler is not None:
             self.scheduler.step()
@@ -155,7 +160,8 @@ class Loop:
     def _batches(self) -> Iterator[tuple[Any, Any]]:
         """Batches on the members' device: one for all, or a list with one for each."""
         if not self.independent_data:
-            return self.feed.epoch(self.orders[0])
+            batches = self.feed.epoch(self.orders[0])
+            return (self.plan.batch(x, y) for x, y in batches) if self.plan.makes_members else batches
         columns = zip(*(self.feed.epoch(order) for order in self.orders), strict=True)
         return (([x for x, _ in pairs], [y for _, y in pairs]) for pairs in columns)
 
@@ -201,6 +207,7 @@ class Loop:
             **{f"now.{name}": state for name, state in now.items()},
             **{f"beginning.{name}": state for name, state in self.beginning.items()},
             **{f"tally.{name}": torch.stack(values) for name, values in vars(self.tally).items() if values},
+            **{f"plan.{name}": tensor for name, tensor in self.plan.tensors().items()},
         }
         state = {
             **{name: getattr(self, name) for name in ("epoch", "step", "steps", "seconds", "skipped", "roll_backs")},
@@ -243,6 +250,7 @@ class Loop:
         self.tally = _Tally()
         for name, values in _part(tensors, "tally.").items():
             getattr(self.tally, name).extend(values.to(device))
+        self.plan.load(_part(tensors, "plan."))
         self.beginning = _part(tensors, "beginning.")
         for i, order in enumerate(self._generators()):
             set_source_state(order, self.beginning[f"order.{i}"])

@@ -15,8 +15,9 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, number_from_0
 from forde.methods import Method
+from forde.methods.plan import Group, Plan
 from forde.step import Step
-from forde.training.schedule import paper_factor
+from forde.training.schedule import method_factor
 
 DEFAULT_LR = 0.1
 NESTEROV_LIMIT = 1.36
@@ -33,8 +34,13 @@ def make_optimizer(
     lr: float | None,
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None,
     scheduler: Callable[[Optimizer], LRScheduler] | None,
+    plan: Plan | None = None,
 ) -> tuple[Optimizer, LRScheduler | None]:
-    """The optimizer of what an engine trains, and its scheduler; the paper's where nothing else was asked for."""
+    """The optimizer of what an engine trains, and its scheduler; the paper's where nothing else was asked for.
+
+    Args:
+        plan: says how the default optimizer treats which parameters, where one network is trained.
+    """
     if scheduler is not None:
         refuse_finished("scheduler", scheduler, SCHEDULER_EXAMPLE)
     if optimizer is not None and lr is not None:
@@ -44,7 +50,10 @@ def make_optimizer(
         )
     if optimizer is None:
         lr = number_from_0("lr", DEFAULT_LR if lr is None else lr)
-        tuner: Optimizer = torch.optim.SGD(engine.runner.parameters(), lr=lr, momentum=0.9, nesterov=True)
+        one = plan is not None and plan.makes_members
+        groups = plan.groups(engine.runner.leaves[0]) if plan and one else [Group(engine.runner.parameters())]
+        settings = [{"params": g.parameters, "momentum": g.momentum, "nesterov": g.nesterov} for g in groups]
+        tuner: Optimizer = torch.optim.SGD(settings, lr=lr, momentum=0.9, nesterov=groups[0].nesterov)
         for prior in method.priors:
             if lr * (curvature := prior.max_curvature) >= NESTEROV_LIMIT:
                 raise FordeError(
@@ -52,7 +61,9 @@ def make_optimizer(
                     f"{NESTEROV_LIMIT}, or SGD would diverge; lower lr or the prior's weight_decay (of EmpCov, a "
                     "larger epsilon does it too)."
                 )
-        factory = scheduler or (lambda o: LambdaLR(o, lambda epoch: paper_factor(epoch, epochs)))
+        factor = method_factor(method, epochs, lr)
+        factors = [factor if group.falls else (lambda epoch: 1.0) for group in groups]
+        factory = scheduler or (lambda o: LambdaLR(o, factors))
         return tuner, factory(tuner)
     tuner = build_optimizer(optimizer, engine.runner.parameters())
     if any(group.get("weight_decay") for group in tuner.param_groups) and any(p.on_weights for p in method.priors):

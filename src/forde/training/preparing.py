@@ -69,11 +69,15 @@ def fitted_to(method: Method, ensemble: Ensemble, feed: Feed) -> tuple[Method, t
         rows = max(feed.batch_sizes(), default=len(first[1]))
         targets = as_targets(first[1][:rows], ensemble.likelihood)
         example = ensemble.as_input(first[0][:rows]), targets.to(ensemble.device)
-    inputs = TrainingData(lambda: map(ensemble.as_input, feed.inputs()), feed.size)
-    fitted = method.prepare(ensemble.members[0], inputs)
+    fitted = method.prepare(ensemble.members[0], training_data(ensemble, feed))
     if fitted.kernel is not None and fitted.kernel.note is not None:
         log.info("%s: %s", fitted.name, fitted.kernel.note)
     return fitted, example
+
+
+def training_data(ensemble: Ensemble, feed: Feed) -> TrainingData:
+    """The inputs, for what is fitted to them before training."""
+    return TrainingData(lambda: map(ensemble.as_input, feed.inputs()), feed.size)
 
 
 def _look_at_inputs(method: Method, ensemble: Ensemble, x: Tensor) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError
 from forde.methods import Method
 from forde.methods import method as named_method
+from forde.methods.plan import Plan
 from forde.progress import progress_bar
 from forde.random_state import seeded
 from forde.step import Step
@@ -36,7 +39,7 @@ from forde.training.loop import Loop
 from forde.training.optimizer import make_optimizer, refuse_nothing_to_train
 from forde.training.options import Batching, Checkpointing, Execution, Reporting, Settings, grouped
 from forde.training.plain import described
-from forde.training.preparing import available_device, feed_of, fitted_to, say_what_is_not_trained
+from forde.training.preparing import available_device, feed_of, fitted_to, say_what_is_not_trained, training_data
 from forde.training.run_folder import RunFolder
 from forde.training.run_log import silent
 from forde.training.signals import StopRequest, stop_requests
@@ -73,6 +76,8 @@ def fit(
 ) -> History:
     """Train all members together, in place.
 
+    With `swag` and `node-bnn` one network is trained, and the members are made of it when it is done.
+
     Args:
         ensemble: its members are trained where they are, or on `device`.
         method: a `Method` or the name of one.
@@ -84,7 +89,7 @@ def fit(
             method's prior.
         optimizer: builds another from the parameters: `lambda p: torch.optim.Adam(p, lr=1e-3)`. The prior still acts.
         scheduler: builds a scheduler, stepped once per epoch; by default the paper's (constant to half of the epochs,
-            linear to 1 % at 90 %) for the default optimizer and none for another.
+            linear to 1 % at 90 %), or the method's own, for the default optimizer and none for another.
         seed: fixes the order of the data and any dropout; the members' initialisation has the ensemble's own seed.
             Threads that train at the same time take turns, step by step, so that each draws its own numbers.
         device: where to train; where the members are if left out.
@@ -131,13 +136,17 @@ def fit(
             say_what_is_not_trained(ensemble)
             known = _known(ensemble, feed, folder, mesh)
             fitted, example = fitted_to(method, ensemble, feed)
+            inputs = training_data(ensemble, feed)
+            plan = fitted.plan(ensemble, data=inputs, epochs=settings.epochs, seed=settings.seed)
             history = History(fitted)
-            with _step(ensemble, fitted, feed, settings, mesh, example) as step:
-                loop = _loop(step, feed, settings)
+            with _step(plan, feed, settings, mesh, example) as step:
+                loop = _loop(step, feed, settings, plan, fitted)
                 finished = _begin(loop, settings, folder, mesh, method=method, known=known)
                 if not finished:
                     _train(loop, settings, folder, mesh)
                     history.records = loop.records
+            if not finished:
+                _make_members(plan, ensemble, feed, settings.precision)
             ensemble.eval()
             if folder is not None and finished:
                 history.records = folder.load_finished(ensemble)
@@ -153,6 +162,9 @@ def _checked_method(method: Method | str, ensemble: Ensemble, settings: Settings
             f"method is {method!r}, but a forde.Method or the name of one, such as 'forde-pca', was expected."
         )
     refuse_nothing_to_train(ensemble)
+    if method.one_network is not None and (settings.batches.independent or settings.execution.mesh is not None):
+        option = "independent_data" if settings.batches.independent else "mesh"
+        raise FordeError(f"{method.name} trains one network, in one process; leave {option} out.")
     if settings.batches.independent and method.space is not None:
         raise FordeError("independent_data needs members that do not interact; use it with 'deep-ensemble' only.")
     return method
@@ -191,36 +203,32 @@ def _known(ensemble: Ensemble, feed: Feed, folder: RunFolder | None, mesh: Mesh)
 
 
 @contextmanager
-def _step(  # noqa: PLR0917
-    ensemble: Ensemble,
-    method: Method,
-    feed: Feed,
-    settings: Settings,
-    mesh: Mesh,
-    example: tuple[Tensor, Tensor] | None,
+def _step(
+    plan: Plan, feed: Feed, settings: Settings, mesh: Mesh, example: tuple[Tensor, Tensor] | None
 ) -> Iterator[Step]:
-    """The step that trains the members; afterwards they are plain networks again, without gradients."""
+    """The step that trains what the plan says; afterwards these are plain networks again, without gradients."""
     rows = settings.batch_size if example is None else len(example[1])
+    example = None if example is None else plan.batch(*example)
     name: EngineName = "eager" if settings.batches.independent else settings.engine
     step = make_engine(
-        name, ensemble, method, settings.precision, settings.execution.memory,
+        name, plan.trained, plan.method, settings.precision, settings.execution.memory,
         steps=settings.epochs * max(1, feed.size // rows), example=example, mesh=mesh,
     )  # fmt: skip
     try:
         yield step
     finally:
         step.close()
-        ensemble.zero_grad(set_to_none=True)
+        plan.trained.zero_grad(set_to_none=True)
 
 
-def _loop(step: Step, feed: Feed, settings: Settings) -> Loop:
+def _loop(step: Step, feed: Feed, settings: Settings, plan: Plan, method: Method) -> Loop:
     optimizer, scheduler = make_optimizer(
-        step, step.method, epochs=settings.epochs, lr=settings.lr, optimizer=settings.optimizer,
-        scheduler=settings.scheduler,
+        step, method, epochs=settings.epochs, lr=settings.lr, optimizer=settings.optimizer,
+        scheduler=settings.scheduler, plan=plan,
     )  # fmt: skip
     return Loop(
         step, optimizer, scheduler, feed, seed=settings.seed, independent_data=settings.batches.independent,
-        diagnostics_every=settings.reporting.diagnostics_every, non_finite=settings.execution.non_finite,
+        diagnostics_every=settings.reporting.diagnostics_every, non_finite=settings.execution.non_finite, plan=plan,
     )  # fmt: skip
 
 
@@ -277,6 +285,7 @@ def _run_epochs(
     with nullcontext(StopRequest()) if folder is None else stop_requests() as request:
         if folder is not None:
             folder.take_up(loop)
+        begun = loop.epoch
         for _ in loop.records:
             advance("resumed")
         while loop.epoch < epochs:
@@ -296,3 +305,19 @@ def _run_epochs(
             with paused() if listeners else nullcontext():  # what the user does there may wait for other threads
                 for listener in listeners:
                     listener(record)
+        if folder is not None and loop.epoch > begun and loop.plan.makes_members:
+            folder.save(loop)  # making members takes a while
+
+
+def _make_members(plan: Plan, ensemble: Ensemble, feed: Feed, precision: Precision) -> None:
+    """Where a method trains something else than the members: what becomes of them."""
+    if plan.makes_members:
+        with torch.autocast(ensemble.device.type, torch.bfloat16, enabled=precision == "bf16"):
+            plan.make_members(ensemble, partial(_pass, feed))
+
+
+def _pass(feed: Feed, generator: torch.Generator) -> Iterator[Tensor]:
+    """The inputs of one more epoch, the last, smaller batch as well where they are forde's to cut."""
+    whole = copy.copy(feed)
+    whole.drop_last = False  # type: ignore[attr-defined]
+    return (x for x, _ in whole.epoch(generator))
