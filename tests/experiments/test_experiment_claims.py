@@ -81,7 +81,8 @@ def trio() -> dict[str, Group]:
         ("bbc", "most", "holds"),
         ("bcc", "most", "does not hold"),
         ("bdd", "most", "not significant"),
-        ("bx", "all", "holds"),
+        ("bx", "all", "holds so far"),
+        ("cx", "all", "does not hold"),
     ],
 )
 def test_claims_over_several_others(others: str, need: Any, verdict: str) -> None:
@@ -101,7 +102,10 @@ def test_the_comparison_that_decides_is_named() -> None:
     closest = judge(Claim("a beats all", better("nll", "a", "b", "c", "d")), trio()).closest
     assert closest is not None and closest.comparison.second == "c" and closest.margin == pytest.approx(-29 / 300)
     text = summary("data", [judge(Claim("a beats all", better("nll", "a", "b", "c", "d")), trio())])
-    assert "| a beats all | the paper | **does not hold** | nll: a against c | -0.0967 ± 0.0033 | 3 | 3 of 3 |" in text
+    assert (
+        "| a beats all | the paper | **does not hold** | nll: a against c | -0.0967 ± 0.0033 | 3 | 1 / 1 / 3 of 3 |"
+        in text
+    )
 
 
 def test_numbers_by_path() -> None:

@@ -11,13 +11,13 @@ and the difference is significant where |margin| exceeds two errors. One seed ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from forde.experiments.groups import Group, lower_is_better, spread
 
 ERRORS = 2.0
-Verdict = Literal["holds", "does not hold", "not significant", "not tested"]
+Verdict = Literal["holds", "holds so far", "does not hold", "not significant", "not tested"]
 
 
 @dataclass(frozen=True)
@@ -110,38 +110,33 @@ def significance(margin: float, error: float | None) -> Verdict:
 
 
 def judge(claim: Claim, groups: Mapping[str, Group]) -> Finding:
-    """The verdict on a claim: all its comparisons must hold, or most; what is not there is not counted."""
+    """The verdict on a claim: all its comparisons must hold, or most.
+
+    Where some cannot be tested yet, a claim that would hold only holds so far.
+    """
     judged = tuple(compare(each, groups) for each in claim.comparisons)
     tested = [each for each in judged if each.verdict != "not tested"]
     if not tested:
         return Finding(claim, "not tested", judged)
-    if claim.denied:
-        several = [each for each in tested if each.error is not None]
-        gained = any(each.verdict == "holds" for each in several)
-        verdict: Verdict = "does not hold" if gained else "holds" if several else "not significant"
-        return Finding(claim, verdict, judged)
+    verdict = _verdict(claim, tested)
+    return Finding(claim, "holds so far" if verdict == "holds" and len(tested) < len(judged) else verdict, judged)
+
+
+def _verdict(claim: Claim, tested: Sequence[Judged]) -> Verdict:
     holding = sum(each.verdict == "holds" for each in tested)
     contrary = sum(each.verdict == "does not hold" for each in tested)
+    if claim.denied:
+        decided = any(each.error is not None for each in tested)
+        return "does not hold" if holding else "holds" if decided else "not significant"
     if claim.need == "most":
         half = len(tested) / 2
-        verdict = "holds" if holding > half else "does not hold" if contrary >= half else "not significant"
-    else:
-        verdict = "holds" if holding == len(tested) else "does not hold" if contrary else "not significant"
-    return Finding(claim, verdict, judged)
+        return "holds" if holding > half else "does not hold" if contrary >= half else "not significant"
+    return "holds" if holding == len(tested) else "does not hold" if contrary else "not significant"
 
 
 def judged_all(claims: Sequence[Claim], groups: Mapping[str, Group]) -> list[Finding]:
     """The verdicts on all claims."""
     return [judge(claim, groups) for claim in claims]
-
-
-def for_labels(claim: Claim, known: Sequence[str]) -> Claim:
-    """The claim with the label `*` written out: every known setting but the first of the comparison."""
-    comparisons: list[Comparison] = []
-    for each in claim.comparisons:
-        others = [name for name in known if name != each.first] if each.second == "*" else [each.second]
-        comparisons += [replace(each, second=other) for other in others]
-    return replace(claim, comparisons=tuple(comparisons))
 
 
 def _favour(judged: Judged) -> float:

@@ -17,7 +17,7 @@ from forde.experiments.running import Outcome, is_done, run_cell
 from forde.experiments.training_cells import keeps_run
 from forde.methods import methods
 
-COMPILING = 30.0
+COMPILING = 40.0
 """Seconds that the first cell of its kind takes longer on a GPU."""
 WORTHWHILE = 120.0
 """Seconds without which a training is not gone on with on a GPU: it has to be compiled again."""

@@ -9,12 +9,14 @@ from forde.experiments.claims import Finding, Judged, Verdict
 
 SIGNS: dict[Verdict, str] = {
     "holds": "holds",
+    "holds so far": "holds so far",
     "does not hold": "**does not hold**",
     "not significant": "not significant",
     "not tested": "not tested",
 }
 WORDS: dict[Verdict, str] = {
     "holds": "hold",
+    "holds so far": "hold so far",
     "does not hold": "do not",
     "not significant": "not significant",
     "not tested": "not tested",
@@ -22,7 +24,8 @@ WORDS: dict[Verdict, str] = {
 LEGEND = (
     "A comparison is paired over seeds: margin = mean gain of the first over the second in the direction of the claim, "
     "± its standard error. It is significant beyond two standard errors, which of few seeds is a weak test; one seed "
-    "decides nothing. The closest comparison is the one on which the verdict hangs."
+    "decides nothing. The closest comparison is the one on which the verdict hangs; the last column counts comparisons that "
+    "are significant for and against the claim. A claim holds so far where some cannot be tested yet."
 )
 
 
@@ -34,7 +37,7 @@ def summary(title: str, findings: Sequence[Finding]) -> str:
     said = ", ".join(f"{counts[verdict]} {words}" for verdict, words in WORDS.items() if counts[verdict])
     lines = [
         f"### Claims, {title}", "", f"{len(findings)} claims: {said}.", "",
-        "| claim | of | verdict | closest comparison | margin ± error | seeds | comparisons |",
+        "| claim | of | verdict | closest comparison | margin ± error | seeds | for / against / tested |",
         "|---|---|---|---|---:|---:|---:|",
     ]  # fmt: skip
     lines += [_row(each) for each in findings]
@@ -43,8 +46,9 @@ def summary(title: str, findings: Sequence[Finding]) -> str:
 
 def _row(finding: Finding) -> str:
     closest = finding.closest
-    tested = sum(each.verdict != "not tested" for each in finding.judged)
-    number = f"{tested} of {len(finding.judged)}"
+    counts = Counter(each.verdict for each in finding.judged)
+    tested = len(finding.judged) - counts["not tested"]
+    number = f"{counts['holds']} / {counts['does not hold']} / {tested} of {len(finding.judged)}"
     if closest is None:
         return f"| {finding.claim.text} | {finding.claim.source} | {SIGNS[finding.verdict]} | – | – | 0 | {number} |"
     what = f"{closest.comparison.number}: {closest.comparison.first} against {closest.comparison.second}"

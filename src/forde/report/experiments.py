@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def _about(results: Sequence[Result], cells: Sequence[Cell]) -> str:
         f"{sum(cell.name in done for cell in cells)} of {len(cells)} cells, {hours:.1f} hours, on "
         f"{', '.join(sorted(machines))}, torch {', '.join(sorted(versions))}."
     ]
-    sources = {str(result.content["data"]["source"]) for result in results if "data" in result.content}
+    sources = {_without_folder(str(one.content["data"]["source"])) for one in results if "data" in one.content}
     if sources:
         lines.append(f"Data: {'; '.join(sorted(sources))}.")
     for name in dict.fromkeys(cell.data for cell in cells):
@@ -108,6 +109,11 @@ def _about(results: Sequence[Result], cells: Sequence[Cell]) -> str:
         if len(prints) > 1:
             lines.append(f"**Beware**: cells of {name} were trained on {len(prints)} different copies of the data.")
     return "\n".join(lines)
+
+
+def _without_folder(source: str) -> str:
+    """Where data were lies on somebody else's disk: the last folder's name says enough."""
+    return re.sub(r"'[^']*/([^/']+)'", r"'\1'", source)
 
 
 def _machine(result: Result) -> str:
