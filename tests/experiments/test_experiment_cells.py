@@ -103,9 +103,9 @@ def test_experiments_share_cells(level: str) -> None:
 
 def test_the_full_budget_is_the_papers() -> None:
     cells = cells_of("table-cifar10", "full")
-    assert {(cell.members, cell.epochs, cell.model, cell.precision) for cell in cells} == {
-        (10, 300, "resnet18", "float32")
-    }
+    drawn = {(cell.method, cell.members) for cell in cells if cell.members != 10}
+    assert drawn == {("swag", 30), ("node-bnn", 32)}
+    assert {(cell.epochs, cell.model, cell.precision) for cell in cells} == {(300, "resnet18", "float32")}
     assert {cell.seed for cell in cells} == set(range(5)) and len({cell.method for cell in cells}) == 11
     tiny = cells_of("table-tinyimagenet", "full")
     assert {(cell.epochs, cell.model) for cell in tiny} == {(150, "preact_resnet18")}

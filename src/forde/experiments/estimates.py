@@ -13,6 +13,8 @@ EVALUATION = 3.0
 """Seconds of a member on 95 corrupted test sets, diversity included."""
 FIXED = 10.0
 """Seconds to build, capture and take apart."""
+ONE_NETWORK = {"swag": 1.0, "node-bnn": 4.0}
+"""Steps of methods that train one network, in those of one member."""
 MODELS = {"wrn16_4": 0.6, "preact_resnet18": 1.0, "resnet18": 1.0, "resnet18-w8": 0.25, "resnet18-w16": 0.25,
           "resnet18-w32": 0.4, "resnet18-w128": 3.5}  # fmt: skip
 """A network's step in ResNet18's."""
@@ -37,7 +39,8 @@ def seconds_of(cell: Cell) -> float:
     pixels = 4.0 if cell.data == "tinyimagenet" else 1.0
     slower = 2.0 if cell.precision == "float32" else 1.0
     size = MODELS.get(cell.model, 1.0) * pixels * slower
-    return FIXED + cell.members * size * (cell.epochs * steps * MEMBER_STEP * cost_of(cell) + EVALUATION)
+    trained = ONE_NETWORK.get(cell.method, cell.members * cost_of(cell))
+    return FIXED + size * (trained * cell.epochs * steps * MEMBER_STEP + cell.members * EVALUATION)
 
 
 def in_words(seconds: float) -> str:

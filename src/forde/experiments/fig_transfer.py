@@ -8,7 +8,7 @@ from forde.experiments.budgets import Budget
 from forde.experiments.cells import Cell, options_of
 from forde.experiments.claims import Claim, better
 from forde.experiments.outputs import Figure, ScoreTable
-from forde.experiments.paper import CLOSELY, MEMBERS, OTHERS, label_of, options_for
+from forde.experiments.paper import CLOSELY, DRAWS, MEMBERS, OTHERS, label_of, members_of, options_for
 from forde.experiments.registry import register
 from forde.experiments.table_claims import BASELINES
 
@@ -43,11 +43,11 @@ def transfer_cell(budget: Budget, data: str, method: str, seed: int) -> Cell:
     """Perceptrons on features of one data set."""
     if budget.smoke:
         return Cell(
-            "features", "digits", "mlp-bn-16-16", method, budget.members_of(MEMBERS), EPOCHS["smoke"],
+            "features", "digits", "mlp-bn-16-16", method, members_of(budget, method), EPOCHS["smoke"],
             options_of(**options_for(method, "digits")), seed=seed, batch_size=64, lr=0.1, augment=False,
         )  # fmt: skip
     return Cell(
-        "features", f"{data}@{budget.backbone}", MODEL, method, MEMBERS, EPOCHS[budget.name],
+        "features", f"{data}@{budget.backbone}", MODEL, method, DRAWS.get(method, MEMBERS), EPOCHS[budget.name],
         options_of(**options_for(method, data)), seed=seed, batch_size=256, lr=0.2, augment=False,
     )  # fmt: skip
 

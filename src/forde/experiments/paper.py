@@ -21,6 +21,11 @@ RECIPE: dict[str, Any] = {"strength": 10, "repulsion_fraction": 0.25}
 
 ALPHA = {"cifar10": 0.2, "cifar100": 0.4, "tinyimagenet": 0.4}
 """Of forde-tuned; the paper has none for TinyImageNet."""
+SWA_LR = {"cifar10": 0.01, "cifar100": 0.05, "tinyimagenet": 0.05}
+"""Of SWAG, as its authors have it for the first two."""
+DRAWS = {"swag": 30, "node-bnn": 32}
+"""Members that are draws from one trained network: as many as their authors take at every budget but smoke."""
+SMOKE_DRAWS = 4
 CAUCHY = {"cifar10": 1e-3, "cifar100": 5e-3, "tinyimagenet": 5e-3}
 """Of feature-rde."""
 
@@ -38,7 +43,21 @@ def options_for(method: str, data: str) -> dict[str, Any]:
         return dict(RECIPE)
     if method == "forde-tuned":
         return {"alpha": ALPHA.get(data, 0.4)}
+    if method == "swag":
+        return {"swa_lr": SWA_LR.get(data, 0.05)}
     return {"cauchy": CAUCHY.get(data, 1e-3)} if method == "feature-rde" else {}
+
+
+def members_of(budget: Budget, method: str) -> int:
+    """How many members a method has in the paper's tables at a budget.
+
+    >>> from forde.experiments.budgets import budget
+    >>> members_of(budget("short"), "lit"), members_of(budget("short"), "swag")
+    (5, 30)
+    """
+    if method in DRAWS:
+        return SMOKE_DRAWS if budget.smoke else DRAWS[method]
+    return budget.members_of(MEMBERS)
 
 
 def image_cell(
@@ -65,7 +84,7 @@ def image_cell(
     """
     data = "digits" if budget.smoke else data
     given = options_of(**(options_for(method, data) if options is None else options))
-    own = budget.members_of(MEMBERS) if members is None else members
+    own = members_of(budget, method) if members is None else members
     if budget.smoke:
         return Cell(
             "images", data, "mlp-16" if model is None else model, method, own, budget.epochs_of(300), given, prior,

@@ -14,7 +14,7 @@ from forde.experiments.cells import Cell, unique
 from forde.experiments.claims import judged_all
 from forde.experiments.groups import Group, grouped
 from forde.experiments.outputs import CostTable, Figure, ScoreTable
-from forde.experiments.paper import EPOCHS, MEMBERS
+from forde.experiments.paper import DRAWS, EPOCHS, MEMBERS
 from forde.experiments.places import CELLS
 from forde.experiments.registry import Experiment
 from forde.experiments.results import Result, results_in
@@ -77,9 +77,11 @@ def caption_of(experiment: Experiment, groups: Sequence[Group]) -> str:
     cells = [group.cell for group in groups]
     first = cells[0]
     models = ", ".join(dict.fromkeys(cell.model for cell in cells))
-    members = _span([cell.members for cell in cells])
+    members = _span([cell.members for cell in cells if cell.method not in DRAWS] or [cell.members for cell in cells])
     epochs = _span([cell.epochs for cell in cells])
     text = f"{experiment.name}: {first.data}, {models}, {members} members, {epochs} epochs, {first.precision}."
+    drawn = sorted({f"{cell.method} {cell.members}" for cell in cells if cell.method in DRAWS})
+    text += f" Draws of one network: {', '.join(drawn)}." if drawn else ""
     paper = EPOCHS.get(first.data)
     if paper is not None and (epochs != str(paper) or members != str(MEMBERS)):
         text += f" The paper has {MEMBERS} members and {paper} epochs, so absolute numbers differ."
