@@ -122,6 +122,20 @@ def test_a_damaged_file_is_put_aside_and_its_cell_run_again(tmp_path: Path) -> N
     assert len(path.with_suffix(".damaged").read_text()) == 100
 
 
+def test_the_options_of_a_cell_reach_its_training(tmp_path: Path) -> None:
+    """Without repulsion FoRDE is the deep ensemble; with a strong one it is not."""
+    place = here(tmp_path)
+    cells = [
+        small_cell("deep-ensemble"),
+        small_cell("forde", options=(("strength", 0),)),
+        small_cell("forde", options=(("strength", 1000),)),
+        small_cell("deep-ensemble", prior="empcov"),
+    ]
+    assert {one.status for one in run_in_order(cells, place, silent)} == {"done"}
+    plain, without, strong, empcov = (numbers_of(path_of(cell, place.cells))["clean"] for cell in cells)
+    assert plain == without and plain != strong and plain != empcov
+
+
 def broken(error: Exception) -> Callable[..., Any]:
     def run(cell: Any, place: Any) -> Any:
         raise error

@@ -232,7 +232,7 @@ def test_stopped_by_a_signal_a_training_goes_on_from_its_checkpoint(tmp_path: Pa
     code = (
         "import json, sys; from pathlib import Path; from forde.experiments.cells import Cell; "
         "from forde.experiments.places import Place; from forde.experiments.running import run_cell; "
-        f"print(run_cell(Cell.of(json.loads(sys.argv[1])), Place(Path({str(tmp_path)!r}), 'cpu')).status)"
+        f"run_cell(Cell.of(json.loads(sys.argv[1])), Place(Path({str(tmp_path)!r}), 'cpu'))"
     )
     run = tmp_path / "runs" / cell.name / "training"
     with subprocess.Popen([sys.executable, "-c", code, json.dumps(cell.identity)], stderr=subprocess.PIPE) as process:
@@ -241,7 +241,8 @@ def test_stopped_by_a_signal_a_training_goes_on_from_its_checkpoint(tmp_path: Pa
             assert process.poll() is None and time.monotonic() - started < 120
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
-        process.communicate()
+        said = process.communicate()[1].decode()
+    assert f"stopped by SIGTERM; {cell.name} is saved, run the same command again" in said
     assert (
         process.returncode != 0
         and not list((tmp_path / "cells").glob("*"))

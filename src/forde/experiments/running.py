@@ -77,8 +77,9 @@ def run_cell(cell: Cell, place: Place) -> Outcome:
             write_result(cell, {**found, "run": circumstances(cell, place)}, place.cells)
         except OutOfTimeError:
             return Outcome(cell, "interrupted", "goes on from its checkpoint next time", _since(started))
-        except RunInterruptedError:  # the user's own signal
-            raise
+        except RunInterruptedError as error:  # somebody wants the whole command to end
+            line = f"stopped by {error.signal.name}; {cell.name} is saved, run the same command again to go on."
+            raise RunInterruptedError(line, error.signal) from None
         except FordeError as error:
             return Outcome(cell, "failed", str(error), _since(started))
         except Exception as error:  # one cell's mistake must not end the others
