@@ -24,8 +24,8 @@ WORDS: dict[Verdict, str] = {
 LEGEND = (
     "A comparison is paired over seeds: margin = mean gain of the first over the second in the direction of the claim, "
     "± its standard error. It is significant beyond two standard errors, which of few seeds is a weak test; one seed "
-    "decides nothing. The closest comparison is the one on which the verdict hangs; the last column counts comparisons that "
-    "are significant for and against the claim. A claim holds so far where some cannot be tested yet."
+    "decides nothing. The closest comparison is the one on which the verdict hangs; the last column counts "
+    "comparisons that are significant for and against the claim. A claim holds so far where some cannot be tested yet."
 )
 
 
