@@ -36,7 +36,7 @@ def summary(title: str, findings: Sequence[Finding]) -> str:
     counts = Counter(each.verdict for each in findings)
     said = ", ".join(f"{counts[verdict]} {words}" for verdict, words in WORDS.items() if counts[verdict])
     lines = [
-        f"### Claims, {title}", "", f"{len(findings)} claims: {said}.", "",
+        f"#### Claims, {title}", "", f"{len(findings)} claims: {said}.", "",
         "| claim | of | verdict | closest comparison | margin ± error | seeds | for / against / tested |",
         "|---|---|---|---|---:|---:|---:|",
     ]  # fmt: skip
