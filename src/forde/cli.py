@@ -13,6 +13,7 @@ import forde
 from forde.commands import bench, data
 from forde.commands.console import plain_console
 from forde.commands.corrupt import corrupt
+from forde.commands.features import features
 from forde.commands.reproduce import reproduce
 from forde.commands.train import train
 
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 app.command()(corrupt)
+app.command()(features)
 app.command()(train)
 app.command()(reproduce)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import forde.data
-from forde.data import Images
+from forde.data import Images, locating
 from forde.errors import FordeError
 
 
@@ -197,3 +197,14 @@ def test_check_reports_sizes_copies_and_statistics(tmp_path: Path) -> None:
     assert train.size == 20 and train.repeated == 0 and "50,000 were expected" in train.problems[0]
     assert any("channel statistics" in problem for problem in train.problems)
     assert any("no sample of class 0" in problem for problem in test.problems)
+
+
+def test_a_package_of_the_system_brings_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, own = tmp_path / "usr" / "share", tmp_path / "own"
+    monkeypatch.setitem(locating.PACKAGES, "fashion-mnist", ("dataset-fashion-mnist", place))
+    with pytest.raises(FordeError, match=r"forde data download fashion-mnist, or: apt install dataset-fashion-mnist"):
+        images_of("fashion-mnist", data_dir=own)
+    images, _ = files.write_idx_set(place, compressed=True)
+    assert np.array_equal(images_of("fashion-mnist", data_dir=own).images[..., 0], images)
+    files.write_idx_set(own / "fashion-mnist", compressed=True)
+    assert str(own) in images_of("fashion-mnist", data_dir=own).source

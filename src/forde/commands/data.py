@@ -13,7 +13,7 @@ from rich.text import Text
 from forde import data
 from forde.commands.console import plain_console
 from forde.data.catalogue import BUILT_IN
-from forde.data.locating import places
+from forde.data.locating import from_package, places
 from forde.data.publications import PUBLICATIONS, File
 from forde.errors import FordeError, unknown_name
 
@@ -33,7 +33,7 @@ def _place(name: str, folder: Path, *, itself: bool = False) -> str:
     if name in BUILT_IN:
         return "comes with forde"
     found = places(name, folder, itself=itself)
-    return str(found[0]) if found else "not here"
+    return str(found[0] if found else from_package(name) or "not here")
 
 
 @app.command("list")

@@ -11,6 +11,7 @@ from forde.data.checking import SplitReport, check
 from forde.data.corrupted_sets import corrupted
 from forde.data.description import Description, Images, Table
 from forde.data.downloading import download
+from forde.data.features import load_features
 from forde.data.inputs import normalise
 from forde.data.loading import load, load_images
 from forde.data.locating import data_folder
@@ -30,6 +31,7 @@ __all__ = [
     "download",
     "from_arrays",
     "load",
+    "load_features",
     "load_images",
     "normalise",
 ]

@@ -31,6 +31,9 @@ _PLACES = {
     ),
 }
 
+PACKAGES = {"fashion-mnist": ("dataset-fashion-mnist", Path("/usr/share/datasets/fashion-mnist"))}
+"""Packages of Debian and Ubuntu that bring a set, and where."""
+
 # A place holds the set when one of these is there: one is enough, so that a missing file is named by the reader.
 _SIGNS = {
     "cifar10": ("data_batch_*", "test_batch", "train*.parquet", "test*.parquet"),
@@ -91,13 +94,25 @@ def _holds(name: str, place: Path) -> bool:
     return any(name in _FOLDER_SETS or path.is_file() for path in found)
 
 
+def from_package(name: str) -> Path | None:
+    """The folder that a package of the system has brought, if it is installed.
+
+    >>> from_package("cifar10") is None
+    True
+    """
+    _, place = PACKAGES.get(name, ("", None))
+    return place if place is not None and _holds(name, place) else None
+
+
 def find(name: str, folder: Path) -> Path:
     """The folder that holds a data set."""
     found = places(name, folder, itself=True)
-    if not found:
+    place = found[0] if found else from_package(name)
+    if place is None:
         known = name.removesuffix("-imagenet")
+        package = f" or: apt install {PACKAGES[name][0]} (Debian, Ubuntu)," if name in PACKAGES else ""
         raise FordeError(
-            f"the data set '{name}' is not in '{folder}'; run: forde data download {known}, "
+            f"the data set '{name}' is not in '{folder}'; run: forde data download {known},{package} "
             "or name the folder that has it with --data-dir or FORDE_DATA."
         )
-    return found[0]
+    return place

@@ -1,0 +1,115 @@
+"""`forde features`: the last hidden layer of a pretrained network over a data set, its corruptions and other sets."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forde.benchmarks.machine import machine
+from forde.commands.bench.options import names, whole_numbers
+from forde.commands.bench.output import write_json
+from forde.commands.features_progress import Teller, summary
+from forde.corruptions import NAMES
+from forde.errors import FordeError, RunInterruptedError
+
+UNFINISHED = 75
+"""Exit code where --minutes ended before the work did; EX_TEMPFAIL of sysexits.h, "try again"."""
+
+
+def features(
+    backbone: Annotated[
+        str,
+        typer.Option(
+            help="efficientnet-lite0, a model of the Hugging Face hub (google/vit-base-patch16-224-in21k) or a folder "
+            "with its files, or timm:MODEL."
+        ),
+    ],
+    data: Annotated[str, typer.Option(help="A data set of images by name (`forde data list`), or a file or folder.")],
+    out: Annotated[Path, typer.Option(help="Folder for the features; what is in it already is kept.")],
+    splits: Annotated[str, typer.Option(help="Splits of the data set, commas between.")] = "train,test",
+    corruptions: Annotated[
+        str, typer.Option(help="Of the test images: all, none, or names with commas between.")
+    ] = "none",
+    severities: Annotated[str, typer.Option(help="Of the corruptions, commas between.")] = "1,2,3,4,5",
+    foreign: Annotated[
+        str, typer.Option(help="Other data sets whose test images to add, commas between; `noise` is made.")
+    ] = "",
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", "--root", help="Where data sets are; FORDE_DATA if left out.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="A file with the weights of the backbone.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a model of the hub.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; a GPU where there is one if left out.")] = None,
+    precision: Annotated[str, typer.Option(help="float32 or bf16.")] = "float32",
+    store: Annotated[
+        str | None,
+        typer.Option(help="float32, bfloat16 or float16 in the files; by default bfloat16 for bf16, else float32."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Images per batch; 256 on a GPU and 64 on a CPU if left out.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random corruptions and of noise.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many images of each set.")] = None,
+    save_seconds: Annotated[float, typer.Option(min=0, help="Write a shard after so many seconds.")] = 30.0,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            "--minutes", "--limit-minutes", min=0, help="Stop after so many minutes; the same command goes on."
+        ),
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write a summary here.")] = None,
+) -> None:
+    """Compute features of images, for `forde.data.load_features`; the same command goes on wherever it was stopped.
+
+    Example: forde features --backbone efficientnet-lite0 --data cifar10 --corruptions all --foreign digits,noise
+    --out features
+
+    Exit code 75: --minutes ended before the work did.
+    """
+    import torch
+
+    from forde.data import features as pretrained
+    from forde.training.signals import stop_requests
+
+    began = time.monotonic()
+    target = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    settings = pretrained.Settings(batch_size, target, precision, store or "", save_seconds)
+    network = pretrained.backbone(backbone, weights=weights, revision=revision)
+    sets = pretrained.feature_sets(
+        data,
+        splits=names(splits),
+        corruptions=NAMES if corruptions == "all" else [] if corruptions == "none" else names(corruptions),
+        severities=whole_numbers("--severities", severities),
+        foreign=names(foreign),
+        data_dir=data_dir,
+        seed=seed,
+        limit=limit,
+        device=target,
+    )
+    if not sets:
+        raise FordeError("there is nothing to compute; name a split, a corruption or a foreign set.")
+    images = sum(one.n for one in sets)
+    typer.echo(f"{network.name} over {data}: {len(sets)} sets, {images:,} images, on {target} in {precision}")
+    with stop_requests() as request:
+        deadline = began + 60 * minutes if minutes is not None else float("inf")
+        teller = Teller(sets, lambda: request.signal is not None or time.monotonic() > deadline)
+        with teller.shown():
+            for step in pretrained.fill(out, network, sets, settings, watch=teller.watch):
+                teller.step(step)
+    if json_file is not None:
+        seconds = round(time.monotonic() - began, 3)
+        content = {"machine": machine(), "backbone": network.about, "finished": len(teller.rows) == len(sets)}
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(json_file, {**content, "seconds": seconds, "sets": teller.rows})
+    if len(teller.rows) == len(sets):
+        typer.echo(summary(out, teller.rows))
+        return
+    missing = f"{len(sets) - len(teller.rows)} of {len(sets)} sets are missing in '{out}'"
+    advice = "what was computed is saved; the same command goes on."
+    if request.signal is not None:
+        raise RunInterruptedError(f"Interrupted: {missing}; {advice}", request.signal)
+    typer.echo(f"Stopped after {minutes:g} minutes: {missing}; {advice}", err=True)
+    raise typer.Exit(UNFINISHED)
