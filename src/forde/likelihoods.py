@@ -29,6 +29,8 @@ class Likelihood(ABC):
     """A loss, the scalar whose input gradient members are compared by, and the meaning of the output."""
 
     name: ClassVar[str]
+    has_log_prob: bool = False
+    """Whether `log_prob` is defined: outputs are of classes."""
     takes_stacks: ClassVar[bool] = False
     """Whether `loss`, `scalar` and `log_prob` also take outputs `[M, B, C]` of stacked members, for speed. Otherwise
     they are called for one member after another."""
@@ -91,6 +93,7 @@ class Classification(Likelihood):
     """
 
     name: ClassVar[str] = "classification"
+    has_log_prob = True
     takes_stacks: ClassVar[bool] = True
     takes_labels: ClassVar[bool] = True
 
@@ -251,6 +254,7 @@ class Custom(Likelihood):
         self.guessed = False
         """Whether that outputs are logits was concluded from the labels, and not said."""
         self.function, self._scalar, self._prediction = function, scalar, prediction
+        self.has_log_prob = scalar is None  # of classes, as `scalar` then is too
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         value = self.function(output, y)

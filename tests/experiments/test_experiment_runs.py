@@ -286,7 +286,7 @@ def test_settings_of_slurm() -> None:
 
 
 def test_the_recipe_is_forde_pca_with_three_changes() -> None:
-    recipe, plain = method("forde", strength=7), method("forde-pca", output="log_prob")
+    recipe, plain = method("forde", strength=7), method("forde-pca", output="auto")
     assert (recipe.space, recipe.kernel, recipe.rule, recipe.prior) == (
         plain.space,
         plain.kernel,

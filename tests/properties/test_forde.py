@@ -291,3 +291,21 @@ class TestPca:
         moved = z.clone()
         moved[..., 2] += 10
         torch.testing.assert_close(metric(moved), metric(z), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "same"),
+    [("classification", "log_prob"), (F.cross_entropy, "log_prob"), ("regression", "logit")],
+)
+def test_auto_differentiates_the_log_probability_of_classes_and_the_output_of_anything_else(
+    likelihood: object, same: str
+) -> None:
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    y, outputs = (x.sum(1), 1) if likelihood == "regression" else (torch.arange(8) % 3, 3)
+    found = []
+    for output in ("auto", same, "logit"):
+        ensemble = forde.Ensemble(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, outputs)), 2)
+        ensemble.likelihood = forde.likelihoods.as_likelihood(likelihood)
+        found.append(inspect_step(ensemble.train(), forde.method("forde-identity", output=output), x, y).z)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2]) == (same == "logit")

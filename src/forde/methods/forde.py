@@ -57,7 +57,7 @@ def forde_tuned(
 
 
 @register("forde")
-def forde(*, strength: float = 10.0, output: Scalar = "log_prob", rank: int | None = None) -> Method:
+def forde(*, strength: float = 10.0, output: Scalar = "auto", rank: int | None = None) -> Method:
     """FoRDE as recommended: log-probability gradients, a quarter of the batch, a strength of one's own choice.
 
     Args:
@@ -68,7 +68,7 @@ def forde(*, strength: float = 10.0, output: Scalar = "log_prob", rank: int | No
 
     - Members are compared by gradients of the log-probability of the true class, not of its raw logit. Logits that are
       all shifted by one function of the input give the same probabilities, so logit gradients can differ without any
-      consequence.
+      consequence. Where outputs are no classes, as in regression, they are those of the output, as published.
     - The repulsion is `strength` times the published one.
     - It acts on a quarter of each batch (`repulsion_fraction=0.25`), which is most of what makes it cheaper.
 

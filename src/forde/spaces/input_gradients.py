@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
 from forde.errors import FordeError
 from forde.spaces.base import Space, View
 
-Scalar = Literal["logit", "log_prob", "ce"] | Callable[[Tensor, Tensor], Tensor]
+Scalar = Literal["logit", "log_prob", "auto", "ce"] | Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,9 @@ class InputGradients(Space):
 
     Args:
         output: the scalar that is differentiated: `"logit"` of the true class (default; for regression the
-            output itself), `"log_prob"` of the true class, `"ce"` (the mean loss of the batch, as in LIT's code), or
-            a function of `(output [B, C], y [B])` that returns `[B]`.
+            output itself), `"log_prob"` of the true class, `"auto"` (`"log_prob"` where outputs are of classes,
+            `"logit"` elsewhere), `"ce"` (the mean loss of the batch, as in LIT's code), or a function of
+            `(output [B, C], y [B])` that returns `[B]`.
         normalise: divide each gradient by its length (True for FoRDE).
         eps: added to the squared length; keeps a zero gradient zero.
 
@@ -45,15 +46,15 @@ class InputGradients(Space):
     eps: float = 1e-24
 
     def __post_init__(self) -> None:
-        if not callable(self.output) and self.output not in ("logit", "log_prob", "ce"):
+        if not callable(self.output) and self.output not in get_args(get_args(Scalar)[0]):
             raise FordeError(
                 f"InputGradients(output={self.output!r}) is unknown; "
-                "expected 'logit', 'log_prob', 'ce' or a function of (output, y)."
+                "expected 'logit', 'log_prob', 'auto', 'ce' or a function of (output, y)."
             )
 
     @cached_property
     def needs_scalar(self) -> bool:  # type: ignore[override]
-        return self.output in ("logit", "log_prob")
+        return self.output in ("logit", "log_prob", "auto")
 
     @cached_property
     def takes_stacks(self) -> bool:  # type: ignore[override]
@@ -65,7 +66,8 @@ class InputGradients(Space):
         if self.output == "ce":
             return view.loss().sum()
         likelihood = view.likelihood
-        return (likelihood.log_prob if self.output == "log_prob" else likelihood.scalar)(view.output, view.y).sum()
+        of_classes = self.output == "log_prob" or (self.output == "auto" and likelihood.has_log_prob)
+        return (likelihood.log_prob if of_classes else likelihood.scalar)(view.output, view.y).sum()
 
     def represent(self, view: View) -> Tensor:
         gradient = view.input_gradient
