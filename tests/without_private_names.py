@@ -51,6 +51,11 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(144, 8), nn.ReLU(), nn.Linear(8, 3)).double()
 
 
+def normalised() -> nn.Module:
+    """Stacked under `torch.vmap`, which a perceptron alone does without."""
+    return nn.Sequential(nn.Linear(144, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3)).double()
+
+
 def convolutions() -> nn.Module:
     layers = nn.Conv2d(1, 4, 3, stride=3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
     return nn.Sequential(nn.Unflatten(1, (1, 12, 12)), *layers).double()
@@ -71,7 +76,8 @@ def results(*, traced: bool) -> dict[str, Any]:
     y = torch.randint(3, (12,), generator=generator)
     numbers: dict[str, list[float]] = {}
     runs = [("perceptron", perceptron, "eager"), ("convolutions", convolutions, "eager")]
-    for name, build, engine in [*runs, ("perceptron", perceptron, "vectorized")]:
+    stacked = [("perceptron", perceptron, "vectorized"), ("normalised", normalised, "vectorized")]
+    for name, build, engine in [*runs, *stacked]:
         torch.manual_seed(0)
         ensemble = forde.Ensemble(build, n_members=3)
         forde.fit(

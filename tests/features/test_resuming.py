@@ -209,3 +209,24 @@ def test_a_stop_is_gone_on_from_set_by_set(tmp_path: Path) -> None:
     for name in ("train.safetensors", "test.safetensors"):
         assert (whole / name).read_bytes() == (parts / name).read_bytes()
     assert not list(parts.glob("*.parts"))
+
+
+def stopping_after(batches: int) -> Watcher:
+    passed: list[int] = []
+    return Watcher(lambda: len(passed) >= batches, lambda n, new: passed.append(n))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_stop_on_a_gpu_changes_no_bit(tmp_path: Path, precision: str) -> None:
+    """Also where the first batches run as they are, and later ones from a CUDA graph."""
+    sets = feature_sets("digits", splits=["test"], corruptions=["fog"], severities=[3], limit=600, device="cuda")
+    settings, whole = Settings(64, "cuda", precision), small(layer="", at="output")
+    assert all(step.done for step in fill(tmp_path / "whole", whole, sets, settings))
+    for stop_after in (1, 4, 12):
+        watch, folder = stopping_after(stop_after), tmp_path / f"stopped-{stop_after}"
+        steps = list(fill(folder, small(layer="", at="output"), sets, settings, watch=lambda _, watch=watch: watch))
+        assert not steps[-1].done
+        assert all(step.done for step in fill(folder, small(layer="", at="output"), sets, settings))
+        for name in ("test.safetensors", "corrupted/fog-3.safetensors"):
+            assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
