@@ -130,7 +130,10 @@ def test_the_plan_begins_with_what_tells_most() -> None:
     cells = cells_of("plan", "short")
     first = [(cell.method, cell.seed) for cell in cells[:9]]
     assert first == [(name, seed) for seed in range(3) for name in ("deep-ensemble", "forde-pca", "forde")]
-    assert {cell.method for cell in cells[9:15]} == {"forde-identity", "forde-tuned"}
+    assert [(cell.method, dict(cell.options)["strength"], cell.seed) for cell in cells[9:12]] == [
+        ("forde", 5, seed) for seed in range(3)
+    ]
+    assert {cell.method for cell in cells[12:18]} == {"forde-identity", "forde-tuned"}
     assert {cell.data for cell in cells} == {"cifar10"} and len(set(cells)) == len(cells)
     assert [(cell.method, cell.seed) for cell in cells_of("plan", "long")[:3]] == [
         ("deep-ensemble", 0), ("forde-pca", 0), ("forde", 0)
