@@ -21,7 +21,7 @@ from forde.methods.base import Method
 from forde.step import InspectedStep, MemberLoop, MemberStack, PlainStep, Runner, Step, inspect
 from forde.step.python_state import unstackable
 from forde.step.records import Memory, Precision
-from forde.step.runners import KNOWN_STACKED
+from forde.step.stack import KNOWN_STACKED
 from forde.torch_private import batch_norms
 
 log = logging.getLogger(__name__)

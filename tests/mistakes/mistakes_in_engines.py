@@ -30,7 +30,7 @@ IN_ENGINES = (
     ),
     Mistake(
         "a-trace-is-not-compared",
-        "compile/step.py",
+        "compile/verifying.py",
         "reason = compare(batch, traced.first, traced.second, merged=False)",
         "reason = None",
         (f"{CODE}::TestAgreement",),

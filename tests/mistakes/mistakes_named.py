@@ -98,7 +98,7 @@ NAMED = (
     ),
     Mistake(
         "equal-dropout-for-stacked-members",
-        "step/runners.py",
+        "step/stack.py",
         'randomness="different"',
         'randomness="same"',
         (f"{WIRING}::TestDropout::test_members_drop_different_units",),

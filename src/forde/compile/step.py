@@ -11,11 +11,8 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -25,21 +22,16 @@ from forde.compile.agreeing import Company, agreed_change, attempt, together
 from forde.compile.captured import CapturedPhases, CapturedStep, CudaGraphs
 from forde.compile.fusing import can_fuse, fused
 from forde.compile.traced import Function, Program, TracedStep, match_layouts
-from forde.compile.tracing import Traced, given_to, state_of, trace, trace_exchange
+from forde.compile.tracing import state_of, trace, trace_exchange
 from forde.compile.trial import Trial, seconds_to_compile
+from forde.compile.verifying import UnitCheck
 from forde.ensemble import Ensemble
 from forde.errors import first_line
 from forde.rules import Forces
 from forde.step.agreement import (
-    Parts,
     Position,
-    Tensors,
-    disagreement,
     gradients_by_name,
     gross_disagreement,
-    plain_parts,
-    probing,
-    rounded_parts,
 )
 from forde.step.checks import refuse_unrepeatable
 from forde.step.core import Repulsion, Step
@@ -434,7 +426,9 @@ class CompiledStep(Step):
         seen: set[int] = set()
         for unit, program in enumerate(kind.step.programs):
             if id(program) not in seen:
-                reason = self._agreed(self._unit_disagreement(unit, program, position, batch, plainly.z))
+                strict = self._traced_runner().like(precision="float32")
+                check = UnitCheck(self._plain, strict, position, self._agreed, fuse=self.fuse, rough=self._is_rough)
+                reason = self._agreed(check(unit, program, batch, plainly.z))
                 if reason is not None:
                     return f"{reason} (does the forward pass depend on more than its input and weights?)"
             seen.add(id(program))
@@ -445,42 +439,6 @@ class CompiledStep(Step):
             position.restore()
             self._phases(kind.step, batch, factor)
         return None if random else gross_disagreement(self.runner.groups, plainly.gradients, rough=self._is_rough)
-
-    def _unit_disagreement(
-        self, unit: int, program: Program, position: Position, batch: Batch, z: Tensor | None
-    ) -> str | None:
-        """The trace against the plain forward pass, then what the compiler made of it against the same."""
-        repel, method = z is not None, self.method
-        metric = self._plain.metric if repel else None
-        traced, rough = program.traced, self._is_rough
-        step = TracedStep(self._plain, [program])
-        runner = self.runner.like(precision="float32")
-        with _strict_products(runner.ensemble.device) if rough else nullcontext():
-            if self.runner.precision == "bf16":  # autocast is part of what was traced
-                like = None if z is None else z[self.runner.rows[unit]]
-                strict = self._traced_runner().like(precision="float32")
-                traced = trace(
-                    strict, method, unit, step.laid_out(batch), like, metric=metric, fused=False, recompute=False
-                )
-
-            def compare(batch: Batch, first: Any, second: Any, *, merged: bool) -> str | None:
-                position.restore()
-                plainly = plain_parts(runner, method, unit, batch, repel=repel, metric=metric)
-                position.restore()
-                rounded = rounded_parts(runner, method, unit, batch, repel=repel, metric=metric)
-                position.restore()
-                given = given_to(self.runner, unit, step.laid_out(batch), metric)
-                own = traced_parts(traced, first, second, given, list(self.runner.groups[unit]))
-                return self._agreed(disagreement(own, plainly, rounded, merged=merged))
-
-            reason = compare(batch, traced.first, traced.second, merged=False)
-            if reason is not None and batch.x.is_floating_point():
-                # Rounding may switch a ReLU, but not twice; what is wrong with a trace is so with any batch.
-                moved = replace(batch, x=batch.x + 1e-3 * batch.x.std(correction=0) * probing(batch.x))
-                reason = compare(moved, traced.first, traced.second, merged=False) and reason
-            if reason is None and self.fuse and not rough and not traced.random:
-                reason = compare(batch, program.first, program.second, merged=True)
-        return reason
 
     def _compile_exchange(self, kind: _Kind, z: Tensor) -> None:
         """Phase 2 is cheap in arithmetic but has many small operations; where it cannot be traced it stays as it is."""
@@ -504,47 +462,6 @@ class CompiledStep(Step):
         """Whether convolutions are of bfloat16 or TensorFloat-32."""
         tf32 = self.runner.ensemble.device.type == "cuda" and torch.backends.cudnn.allow_tf32
         return tf32 or self.runner.precision == "bf16"
-
-
-def traced_parts(
-    traced: Traced, first: Function, second: Function | None, given: Sequence[Tensor], parameters: Sequence[str]
-) -> Parts:
-    """As the two functions that were traced (or what a compiler made of them) make the step; nothing is written."""
-    nothing: dict[str, Tensor | None] = dict.fromkeys(parameters)
-    with torch.no_grad():
-        results = list(first(*given))
-        losses = results.pop(0)
-        told = {} if second is None else {"z": results.pop(0)}
-        if traced.has_loss_gradient:
-            told["loss gradient"] = results.pop(0)
-        buffers = dict(zip(traced.buffer_names, results, strict=False))
-        rest = results[len(buffers) :]
-        if second is None:
-            of_loss: Tensors = {**nothing, **dict(zip(traced.of_objective, rest, strict=True))}
-            return Parts({"loss": losses}, of_loss, told, nothing, buffers)
-        cotangent = probing(told["z"])
-        with_z = [tensor.clone() for tensor in second(*given, *rest, cotangent)]
-        without = [tensor.clone() for tensor in second(*given, *rest, torch.zeros_like(cotangent))]
-    n = len(traced.of_objective)
-    of_z = {name: w - o for name, w, o in zip(traced.of_objective, with_z, without, strict=False)}
-    if traced.of_repulsion:  # they are told apart already
-        of_z = dict(zip(traced.of_repulsion, with_z[n:], strict=True))
-    of_loss = {**nothing, **dict(zip(traced.of_objective, without, strict=False))}
-    return Parts({"loss": losses}, of_loss, told, {**nothing, **of_z}, buffers)
-
-
-@contextmanager
-def _strict_products(device: torch.device) -> Iterator[None]:
-    """Inside, arithmetic on a GPU is of the members' own precision, not TensorFloat-32."""
-    flags: list[Any] = [torch.backends.cudnn, torch.backends.cuda.matmul] if device.type == "cuda" else []
-    allowed = [each.allow_tf32 for each in flags]
-    try:
-        for each in flags:
-            each.allow_tf32 = False
-        yield
-    finally:
-        for each, value in zip(flags, allowed, strict=True):
-            each.allow_tf32 = value
 
 
 def _store_weights(ensemble: Ensemble, layout: torch.memory_format) -> list[tuple[Tensor, torch.memory_format]]:

@@ -4,7 +4,8 @@ from forde.step.core import Step, exchange
 from forde.step.inspecting import InspectedStep, inspect
 from forde.step.plain import PlainStep
 from forde.step.records import Batch, Forward, StepReport
-from forde.step.runners import MemberLoop, MemberStack, Runner
+from forde.step.runners import MemberLoop, Runner
+from forde.step.stack import MemberStack
 
 __all__ = [
     "Batch",

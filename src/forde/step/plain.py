@@ -28,7 +28,8 @@ from forde.step.freed_memory import keep_freed_memory
 from forde.step.python_state import Watch, sources_of
 from forde.step.records import Batch, Batches, Forward, Graph, Memory
 from forde.step.rewinding import Start, beginning, rewound
-from forde.step.runners import MemberLoop, MemberStack, Runner
+from forde.step.runners import MemberLoop, Runner
+from forde.step.stack import MemberStack
 
 log = logging.getLogger(__name__)
 
