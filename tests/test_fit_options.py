@@ -130,3 +130,38 @@ def test_fit_stays_readable() -> None:
     assert isinstance(tree, ast.FunctionDef) and tree.end_lineno is not None
     assert tree.end_lineno - tree.body[1].lineno + 1 < 40
     assert len(parameters) <= 20
+
+
+def test_a_wrong_engine_is_named_before_a_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(forde.FordeError, match="did you mean 'vectorized'"):
+        forde.fit(
+            forde.Ensemble(lambda: torch.nn.Linear(4, 3), 2), "forde-pca", (torch.randn(8, 4), torch.arange(8) % 3),
+            epochs=1, engine="vectorised", run=tmp_path / "run",
+        )  # fmt: skip
+    assert not (tmp_path / "run").exists()
+
+
+def test_strength_and_repulsion_weight_are_not_both_taken() -> None:
+    with pytest.raises(forde.FordeError, match="give strength= alone"):
+        forde.method("forde", strength=3, repulsion_weight=2)
+    assert forde.method("forde-pca", repulsion_weight=2).repulsion_weight == 2
+
+
+def test_a_quantity_that_no_record_has_is_named() -> None:
+    history = forde.fit(
+        forde.Ensemble(lambda: torch.nn.Linear(4, 3), 2), "deep-ensemble", (torch.randn(8, 4), torch.arange(8) % 3),
+        epochs=1, progress=False, diagnostics_every=0,
+    )  # fmt: skip
+    with pytest.raises(forde.FordeError, match="did you mean 'loss'"):
+        history["los"]
+    assert history["gradient_cosine"] != history["gradient_cosine"]  # NaN: it was not measured
+
+
+def test_images_with_channels_first_are_not_taken_for_others() -> None:
+    ensemble = forde.Ensemble(lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3)), 2)
+    images, labels = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 0])
+    with pytest.raises(forde.FordeError, match=r"\[N, H, W, C\] were expected"):
+        forde.evaluation.evaluate_robustness(ensemble, (images, labels))
+    result = forde.evaluation.evaluate_robustness(ensemble, (images, labels), transform=lambda given: given)
+    expected = float((ensemble.predict(images).probs.argmax(-1) == labels).double().mean())
+    assert result.clean["accuracy"].value == pytest.approx(expected)

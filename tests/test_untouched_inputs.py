@@ -97,7 +97,8 @@ def test_evaluation() -> None:
     labels = torch.arange(6) % 3
     results = [
         evaluate_robustness(
-            forde.Ensemble(lambda write=write: Images(write), 3, seed=0), (images.float(), labels), progress=False
+            forde.Ensemble(lambda write=write: Images(write), 3, seed=0), (images.float(), labels), progress=False,
+            transform=lambda images: images,
         )
         for write in (True, False)
     ]  # fmt: skip

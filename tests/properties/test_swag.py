@@ -479,3 +479,14 @@ def test_the_log_says_what_was_made(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="forde"):
         forde.fit(small_ensemble(3), "swag", small_data(), **FIT)
     assert "swag: 3 draws from 3 collected weights, BatchNorm statistics from 87 samples" in caplog.text
+
+
+@pytest.mark.parametrize(("epochs", "said"), [(2, True), (4, False)])
+def test_weights_that_are_collected_once_make_members_that_are_the_same(
+    epochs: int, said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ensemble = small_ensemble(3)
+    forde.fit(ensemble, "swag", small_data(), **{**FIT, "epochs": epochs})
+    first, second = (list(member.parameters()) for member in list(ensemble.members)[:2])
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True)) == said
+    assert ("all members will be the same" in caplog.text) == said

@@ -44,7 +44,7 @@ def options_for(method: str, data: str) -> dict[str, Any]:
     if method == "forde-tuned":
         return {"alpha": ALPHA.get(data, 0.4)}
     if method == "swag":
-        return {"swa_lr": SWA_LR.get(data, 0.05)}
+        return {"swa_lr": SWA_LR.get(data, 0.05)} | ({"start": 0.0} if data == "digits" else {})
     return {"cauchy": CAUCHY.get(data, 1e-3)} if method == "feature-rde" else {}
 
 

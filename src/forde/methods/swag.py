@@ -90,6 +90,11 @@ class Swag(OneNetwork):
                 f"with every={self.every} and start={self.start:.3g} no weights would be collected in {epochs} epochs; "
                 "train longer, or lower every."
             )
+        if self.collections(epochs) == 1 and self.scale and ensemble.n_members > 1:
+            log.warning(
+                "swag: all members will be the same, because weights are collected once only in %d epochs (start=%.3g, "
+                "every=%d); train longer, or lower start.", epochs, self.start, self.every,
+            )  # fmt: skip
         return SwagPlan(ensemble, method, self, epochs=epochs, seed=seed)
 
 

@@ -40,6 +40,8 @@ def summary(title: str, findings: Sequence[Finding]) -> str:
         "| claim | of | verdict | closest comparison | margin ± error | seeds | for / against / tested |",
         "|---|---|---|---|---:|---:|---:|",
     ]  # fmt: skip
+    if title.endswith("smoke"):
+        lines[2:2] = ["**The smoke budget shows that everything runs. It decides nothing.**", ""]
     lines += [_row(each) for each in findings]
     return "\n".join([*lines, "", LEGEND, ""])
 

@@ -18,9 +18,9 @@ TITLES = {"nll": "NLL", "accuracy": "accuracy %", "ece": "ECE", "cA": "cA %", "c
 PERCENT = {"accuracy", "cA"}
 DIGITS = {"nll": 3, "accuracy": 2, "ece": 4, "cA": 2, "cNLL": 3, "cECE": 4}
 LEGEND = (
-    "Mean ± standard deviation over seeds. **Bold**: best; †: within one standard deviation of the best. Below: the "
-    "paper's number and the difference, ours − paper's. cA, cNLL and cECE: all corruptions of a severity pooled, then "
-    "the mean of the severities, as in the authors' code."
+    "Mean ± standard deviation over seeds. **Bold**: best of the rows with most seeds; †: of these, within one "
+    "standard deviation of the best. Below: the paper's number and the difference, ours − paper's. cA, cNLL and cECE: "
+    "all corruptions of a severity pooled, then the mean of the severities, as in the authors' code."
 )
 
 
@@ -66,14 +66,15 @@ def rows_of(groups: Mapping[str, Group], table: str | None) -> Rows:
     spreads = {label: {name: group.spread(name) for name in SCORES} for label, group in groups.items()}
     rows: Rows = {label: {} for label in groups}
     for name in SCORES:
-        there = [own[name] for own in spreads.values() if own[name] is not None]
-        best = best_of([each for each in there if each is not None], lower=lower_is_better(name))
+        there = [spread for own in spreads.values() if (spread := own[name]) is not None]
+        most = max((each.n for each in there), default=0)  # means over other seeds do not compare
+        best = best_of([each for each in there if each.n == most], lower=lower_is_better(name))
         for label, group in groups.items():
             own = spreads[label][name]
             paper = theirs.get(_published_name(group, table), {}).get(name)
             rows[label][name] = None if own is None or best is None else Entry(
-                own, paper[0] if paper else None, own.mean == best.mean,
-                own.mean != best.mean and abs(own.mean - best.mean) <= (best.std or 0.0),
+                own, paper[0] if paper else None, own.n == most and own.mean == best.mean,
+                own.n == most and own.mean != best.mean and abs(own.mean - best.mean) <= (best.std or 0.0),
             )  # fmt: skip
     return rows
 

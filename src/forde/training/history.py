@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from forde.errors import unknown_name
 from forde.methods.base import Method
 
 Record = dict[str, float]
+NOT_ALWAYS = frozenset(
+    ("disagreement", "gradient_cosine", "skipped", "roll_backs", "collected", "kl", "entropy", "beta")
+)  # fmt: skip
+"""What a record has where it was measured."""
 
 
 @dataclass
@@ -27,7 +32,14 @@ class History:
     records: list[Record] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> list[float]:
-        """Values of one quantity over epochs (NaN where it was not measured)."""
+        """Values of one quantity over epochs (NaN where it was not measured).
+
+        >>> History(Method(), [{"epoch": 0.0, "loss": 1.5}])["loss"]
+        [1.5]
+        """
+        known = {key for record in self.records for key in record}
+        if self.records and name not in known | NOT_ALWAYS:
+            raise unknown_name("quantity", str(name), sorted(known))
         return [record.get(name, float("nan")) for record in self.records]
 
     def __iter__(self) -> Iterator[Record]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ from forde.training.history import Record
 from forde.training.image_feed import Augmentation
 from forde.training.numerics import NonFinite
 from forde.training.writers import Writer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,11 @@ class Settings:
             raise FordeError("resume and non_finite='roll_back' need checkpoints; give a folder for them as run=.")
         if self.run is None and self.checkpoint.about is not None:
             raise FordeError("about is kept in the folder of a run; give one as run=, or leave about out.")
+        if self.run is None and self.checkpoint != Checkpointing():
+            log.warning("checkpoints are written into the folder of a run; without run= there are none.")
+        for what, given, names in (("engine", self.engine, EngineName), ("memory", self.execution.memory, Memory)):
+            if given not in get_args(names):
+                raise unknown_name(what, given, get_args(names))
         if self.precision not in ("float32", "bf16"):
             raise FordeError(f"precision is {self.precision!r}, but 'float32' or 'bf16' was expected.")
 

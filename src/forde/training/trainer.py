@@ -164,7 +164,9 @@ def _checked_method(method: Method | str, ensemble: Ensemble, settings: Settings
     refuse_nothing_to_train(ensemble)
     if method.one_network is not None and (settings.batches.independent or settings.execution.mesh is not None):
         option = "independent_data" if settings.batches.independent else "mesh"
-        raise FordeError(f"{method.name} trains one network, in one process; leave {option} out.")
+        raise FordeError(
+            f"{method.name} trains one network, in one process; start it without torchrun and leave {option} out."
+        )
     if settings.batches.independent and method.space is not None:
         raise FordeError("independent_data needs members that do not interact; use it with 'deep-ensemble' only.")
     return method

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from forde.data.inputs import Transform, normalise
+from forde.errors import FordeError
 from forde.evaluation.outputs import OutputKind
 from forde.evaluation.robustness.cells import Cell, Data, as_tensor, clean_cell, unique_names
 from forde.evaluation.robustness.devices import device_of, float64_device
@@ -25,6 +26,7 @@ from forde.evaluation.robustness.resampling import resampled_sums, resampler
 from forde.evaluation.robustness.results import MANIFEST, RobustnessResult, summarise
 from forde.evaluation.robustness.saved_cells import path_of, write_cell
 from forde.evaluation.statistics import scores
+from forde.forward import CHANNELS
 from forde.progress import progress_bar
 
 
@@ -100,6 +102,8 @@ def evaluate_robustness(
     on_cpu = where.type == "cpu"
     size = batch_size or (512 if on_cpu else 2500)
     threads = loaders or (1 if on_cpu else min(8, os.cpu_count() or 1))
+    if transform is None:
+        _refuse_channels_first(tuple(clean[0].shape))
     prepare = transform or normalise()
     # How inputs are made is part of what is saved; a function has no content to hash, but its results have.
     probe = "" if store is None else prepare(as_tensor(clean[0][:8]).to(where)).float()
@@ -143,3 +147,15 @@ def evaluate_robustness(
     if store is not None:
         result.save(store / MANIFEST)
     return result
+
+
+def _refuse_channels_first(shape: tuple[int, ...]) -> None:
+    """Stop where the default transform would take rows of pixels for channels.
+
+    >>> _refuse_channels_first((4, 8, 8, 3))
+    """
+    if len(shape) == 4 and shape[1] in CHANNELS and shape[-1] not in CHANNELS:
+        raise FordeError(
+            f"the images have shape {list(shape)}, but bytes of shape [N, H, W, C] were expected; give "
+            "images.permute(0, 2, 3, 1), or transform=lambda images: images if they are inputs of the network already."
+        )
