@@ -15,7 +15,13 @@ from forde._version import __version__
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods import Method, method, methods, register
-from forde.prediction import ClassificationPrediction, Prediction, RegressionPrediction
+from forde.prediction import (
+    ClassificationPrediction,
+    DensePrediction,
+    MultiLabelPrediction,
+    Prediction,
+    RegressionPrediction,
+)
 from forde.training import (
     Augmentation,
     Batching,
@@ -35,6 +41,7 @@ __all__ = [
     "Batching",
     "Checkpointing",
     "ClassificationPrediction",
+    "DensePrediction",
     "Ensemble",
     "Execution",
     "FordeClassifier",
@@ -42,6 +49,7 @@ __all__ = [
     "FordeRegressor",
     "History",
     "Method",
+    "MultiLabelPrediction",
     "Prediction",
     "RegressionPrediction",
     "Reporting",

@@ -62,7 +62,7 @@ def make_engine(
         raise unknown_name("engine", name, names)
     if memory not in (memories := get_args(Memory)):
         raise unknown_name("memory", memory, memories)
-    own = ensemble if mesh is ALONE else shard(ensemble, mesh.members.part(ensemble.n_members))
+    own = ensemble if mesh is ALONE else _own_members(ensemble, mesh)
     on_cpu, alone = ensemble.device.type == "cpu", mesh is ALONE
     sharing = SharingProcesses(mesh.data) if mesh.data.size > 1 else None
     unfit = None if name == "vectorized" else _unfit_to_stack(name, own, mesh, memory)
@@ -114,6 +114,16 @@ def make_engine(
         return step
     log.info("engine: on %d × %d processes (shards of members × shards of the batch)", *mesh.shape)
     return ShardedStep(step, ensemble, mesh)
+
+
+def _own_members(ensemble: Ensemble, mesh: Mesh) -> Ensemble:
+    """The members of this process; refused where it cannot take a part of the batch for a part of the loss."""
+    if mesh.data.size > 1 and not ensemble.likelihood.adds_up:
+        raise FordeError(
+            f"the loss of {type(ensemble.likelihood).__name__} with class_weights or ignore_index is divided by the "
+            "labels of the whole batch, which processes that share a batch do not know; use shards of members only."
+        )
+    return shard(ensemble, mesh.members.part(ensemble.n_members))
 
 
 def _unfit_to_stack(name: EngineName, ensemble: Ensemble, mesh: Mesh, memory: Memory) -> str | None:

@@ -75,11 +75,102 @@ class ClassificationPrediction:
 
 
 @dataclass(frozen=True)
+class DensePrediction:
+    """Class probabilities of M members for each pixel or token of B inputs; `...` is `H, W` or `T`."""
+
+    member_logits: Tensor
+    """[M, B, C, ...] raw outputs."""
+
+    @property
+    def per_pixel(self) -> ClassificationPrediction:
+        """The same with the classes on the last axis, [M, B, ..., C]."""
+        return ClassificationPrediction(self.member_logits.movedim(2, -1))
+
+    @property
+    def member_probs(self) -> Tensor:
+        """[M, B, C, ...] softmax of each member."""
+        return self.member_logits.softmax(2)
+
+    @property
+    def probs(self) -> Tensor:
+        """[B, C, ...] mean of the members' probabilities."""
+        return self.member_probs.mean(0)
+
+    @property
+    def log_probs(self) -> Tensor:
+        """[B, C, ...] ln p̄ by logsumexp, finite for any finite logits."""
+        return self.per_pixel.log_probs.movedim(-1, 1)
+
+    @property
+    def labels(self) -> Tensor:
+        """[B, ...] most probable class."""
+        return self.probs.argmax(1)
+
+    @property
+    def total(self) -> Tensor:
+        """[B, ...] entropy of the averaged probabilities, in nats."""
+        return self.per_pixel.total
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """[B, ...] mean entropy of the members, in nats."""
+        return self.per_pixel.aleatoric
+
+    @property
+    def epistemic(self) -> Tensor:
+        """[B, ...] mutual information, total − aleatoric ≥ 0, in nats."""
+        return self.per_pixel.epistemic
+
+
+@dataclass(frozen=True)
+class MultiLabelPrediction:
+    """Probabilities of M members that each of K labels holds, on B inputs."""
+
+    member_logits: Tensor
+    """[M, B, K] raw outputs."""
+
+    @property
+    def per_label(self) -> ClassificationPrediction:
+        """Each label as a choice of two classes, no and yes: [M, B, K, 2]."""
+        return ClassificationPrediction(torch.stack([torch.zeros_like(self.member_logits), self.member_logits], -1))
+
+    @property
+    def member_probs(self) -> Tensor:
+        """[M, B, K] sigmoid of each member."""
+        return self.member_logits.sigmoid()
+
+    @property
+    def probs(self) -> Tensor:
+        """[B, K] mean of the members' probabilities that the label holds."""
+        return self.member_probs.mean(0)
+
+    @property
+    def labels(self) -> Tensor:
+        """[B, K] whether the label is more probable than not; integers 0 and 1."""
+        return (self.probs > 0.5).long()
+
+    @property
+    def total(self) -> Tensor:
+        """[B, K] entropy of the averaged probability, in nats, at most ln 2."""
+        return self.per_label.total
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """[B, K] mean entropy of the members, in nats."""
+        return self.per_label.aleatoric
+
+    @property
+    def epistemic(self) -> Tensor:
+        """[B, K] mutual information, total − aleatoric ≥ 0, in nats."""
+        return self.per_label.epistemic
+
+
+@dataclass(frozen=True)
 class RegressionPrediction:
-    """Mixture of M Gaussians on B inputs; K outputs per input, the K axis dropped where K = 1."""
+    """Mixture of M Gaussians on B inputs; K outputs per input (or any shape), the K axis dropped where K = 1."""
 
     member_means: Tensor
-    """[M, B] or [M, B, K]."""
+    """[M, B], [M, B, K] or [M, B, ...]."""
     member_variances: Tensor
     """[M, B] or [M, B, K] noise variance that each member states."""
 
@@ -141,4 +232,19 @@ class RawPrediction:
         return self.member_outputs.var(0, correction=0)
 
 
-Prediction = ClassificationPrediction | RegressionPrediction | RawPrediction
+Prediction = ClassificationPrediction | DensePrediction | MultiLabelPrediction | RegressionPrediction | RawPrediction
+
+
+def as_rows(prediction: Prediction) -> ClassificationPrediction | None:
+    """Every choice of a class in a row of its own, `[M, R, C]`: samples, pixels or labels; None where there are none.
+
+    >>> as_rows(DensePrediction(torch.zeros(2, 5, 3, 4, 4))).member_logits.shape
+    torch.Size([2, 80, 3])
+    """
+    if isinstance(prediction, DensePrediction):
+        prediction = prediction.per_pixel
+    if isinstance(prediction, MultiLabelPrediction):
+        prediction = prediction.per_label
+    if not isinstance(prediction, ClassificationPrediction):
+        return None
+    return ClassificationPrediction(prediction.member_logits.flatten(1, -2))

@@ -121,14 +121,18 @@ def _is_whole(value: Any, *, at_least: int) -> bool:
 
 
 def _is_likelihood(value: Any) -> bool:
-    """Whether it is a name, and numbers or further names; which ones there must be is for the likelihood to say."""
+    """Whether it is a name, and numbers, lists of them or further names; which ones is for the likelihood to say."""
     if not isinstance(value, dict):
         return False
     options = dict(value)
     return _is_name(options.pop("name", None)) and all(
-        _is_name(option) or (type(option) in (int, float) and abs(option) <= sys.float_info.max)
+        _is_name(option) or all(map(_is_number, option if isinstance(option, list) else [option]))
         for option in options.values()
     )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _is_name(value: Any) -> bool:

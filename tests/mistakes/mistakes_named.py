@@ -112,16 +112,16 @@ NAMED = (
     ),
     Mistake(
         "learned-noise-swaps-mean-and-variance",
-        "likelihoods.py",
-        "mean, raw = output.chunk(2, dim=-1)",
-        "raw, mean = output.chunk(2, dim=-1)",
+        "likelihoods/regression.py",
+        "mean, raw = output.chunk(2, dim=self.axis)",
+        "raw, mean = output.chunk(2, dim=self.axis)",
         (f"{PROPERTIES}/test_likelihoods.py",),
     ),
     Mistake(
         "several-targets-averaged",
-        "likelihoods.py",
-        "nll.sum(-1)",
-        "nll.mean(-1)",
+        "likelihoods/regression.py",
+        "nll.sum(_of_a_sample(y))",
+        "nll.mean(_of_a_sample(y))",
         (f"{PROPERTIES}/test_likelihoods.py",),
     ),
     Mistake(

@@ -30,6 +30,7 @@ from forde.evaluation.robustness import (
     rescore,
     saved_evaluation,
 )
+from forde.evaluation.scores import score
 from forde.evaluation.statistics import score_batches
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "rescore",
     "rmse",
     "saved_evaluation",
+    "score",
     "score_batches",
     "uncertainty",
 ]

@@ -52,4 +52,6 @@ class Cauchy(Prior):
         assert values is not None
         values = values.float() if values.itemsize < 4 else values
         penalties = torch.log1p(self.coefficient * values.square())
-        return penalties.flatten(1).sum(-1).mean() if self.on == "outputs" else penalties.sum(-1).mean(-1)
+        return (
+            penalties.reshape(len(penalties), -1).sum(-1).mean() if self.on == "outputs" else penalties.sum(-1).mean(-1)
+        )

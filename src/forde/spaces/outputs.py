@@ -18,7 +18,7 @@ class Outputs(Space):
     """Members are compared by their outputs on the training batch.
 
     Args:
-        of: `"logits"` (default) or `"probs"` (softmax, the default of D'Angelo & Fortuin's code).
+        of: `"logits"` (default) or `"probs"` (softmax or sigmoid, the default of D'Angelo & Fortuin's code).
         per_sample: compare sample by sample, `[B, C]`, instead of one vector for the whole batch, `[1, B·C]`.
 
     >>> Outputs(of="probs").scale
@@ -44,5 +44,5 @@ class Outputs(Space):
         return 1 if self.per_sample else 2
 
     def represent(self, view: View) -> Tensor:
-        z = view.output if self.of == "logits" else view.output.softmax(-1)
-        return z.flatten(1) if self.per_sample else z.flatten().unsqueeze(0)
+        z = view.output if self.of == "logits" else view.likelihood.probs(view.output)
+        return z.reshape(len(z), -1) if self.per_sample else z.flatten().unsqueeze(0)

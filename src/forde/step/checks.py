@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from forde.errors import FordeError, NonFiniteError
-from forde.likelihoods import Classification, Custom
+from forde.likelihoods import Binary, Classification, Custom, DenseClassification, MultiLabel
 from forde.spaces import Space
 
 log = logging.getLogger(__name__)
@@ -114,14 +114,25 @@ def refuse_different_sizes(sizes: Sequence[int], space: Space | None) -> None:
             )
 
 
+ENOUGH_OUTPUTS = 16
+"""So many logits are not all between 0 and 1 by chance."""
+
+
 def look_at_first_output(output: Tensor, y: Tensor, likelihood: object) -> None:
-    """Warn where an output `[B, C]` that should be logits is probabilities, and of targets of another shape."""
+    """Warn where an output that should be logits is probabilities, and of targets of another shape."""
     if isinstance(likelihood, Custom):
         look_at_own_loss(output.detach(), y, likelihood)
-    if isinstance(likelihood, Classification) and are_probabilities(output.detach()):
+    rows = output.detach().movedim(1, -1) if isinstance(likelihood, DenseClassification) else output.detach()
+    if isinstance(likelihood, (Classification, DenseClassification)) and are_probabilities(rows):
         log.warning(
             "The network's outputs are probabilities that sum to 1, but the loss takes logits and applies softmax "
             "itself; remove the softmax at the end of the network."
+        )
+    yes_or_no = isinstance(likelihood, (Binary, MultiLabel)) and rows.numel() >= ENOUGH_OUTPUTS
+    if yes_or_no and bool(((rows >= 0) & (rows <= 1)).all()):
+        log.warning(
+            "The network's outputs all lie between 0 and 1, as after a sigmoid, but the loss takes logits and applies "
+            "the sigmoid itself; remove it if there is one at the end of the network."
         )
 
 

@@ -19,20 +19,32 @@ from forde.torch_private import batch_norms
 
 @contextmanager
 def kept_activation(network: nn.Module, layer: FeatureLayer) -> Iterator[list[Tensor]]:
-    """Collects the activation of `layer` during the forward pass inside."""
+    """Collects the activation of `layer`, flattened to `[B, Q]`, during the forward pass inside."""
     kept: list[Tensor] = []
 
-    def keep(_module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        value = inputs[0] if layer.side == "input" else output
+    def keep(value: Any) -> Tensor | None:
         if not isinstance(value, Tensor):
             raise FordeError(
                 f"the {layer.side} of layer '{layer.name}' is a {type(value).__name__}, but a tensor was expected; "
                 "name another submodule with Features(layer='...')."
             )
-        kept.append(value)
+        if value.dim() < 3:
+            kept.append(value)
+            return None
+        kept.append(value.flatten(1))
+        return kept[-1].view(value.shape)  # what was kept is on the way to the loss
+
+    def keep_input(_module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+        replaced = keep(inputs[0])
+        return None if replaced is None else (replaced, *inputs[1:])
 
     assert layer.name is not None
-    handle = network.get_submodule(layer.name).register_forward_hook(keep)
+    module = network.get_submodule(layer.name)
+    handle = (
+        module.register_forward_pre_hook(keep_input)
+        if layer.side == "input"
+        else module.register_forward_hook(lambda _module, _inputs, output: keep(output))
+    )
     try:
         yield kept
     finally:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from forde.ensemble import Ensemble
 from forde.forward import explaining_forward, stacked, tensor_output
-from forde.prediction import ClassificationPrediction
+from forde.prediction import as_rows
 from forde.vectors import unit
 
 
@@ -18,8 +18,9 @@ def probe(
 ) -> dict[str, float]:
     """`disagreement` and `gradient_cosine` of the members on one batch; both NaN for a single member.
 
-    disagreement: share of member pairs that predict different classes; for regression, the standard deviation of the
-    members' means. gradient_cosine: mean over pairs and samples of cos(∂f_i/∂x, ∂f_j/∂x), f the true-class logit.
+    disagreement: share of member pairs that predict different classes (over all pixels or labels); for regression, the
+    standard deviation of the members' means. gradient_cosine: mean over pairs and samples of cos(∂f_i/∂x, ∂f_j/∂x),
+    f the scalar that the likelihood names: in classification the true-class logit.
 
     Args:
         at_once: all members' forward pass in one, `[M, B, ...]` → `[M, B, C]`, where there is one.
@@ -77,9 +78,11 @@ def _at_once(
 
 def _disagreement(ensemble: Ensemble, outputs: Tensor) -> float:
     prediction = ensemble.likelihood.prediction(outputs)
-    if isinstance(prediction, ClassificationPrediction):
-        votes = torch.nn.functional.one_hot(outputs.argmax(-1), outputs.shape[-1]).sum(0).double()  # [B, C]
-        members = len(outputs)
+    rows = as_rows(prediction)
+    if rows is not None:
+        logits = rows.member_logits
+        votes = torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).sum(0).double()  # [B, C]
+        members = len(logits)
         agreeing = (votes * (votes - 1)).sum(-1) / (members * (members - 1))
         return float(1 - agreeing.mean())
     return float(prediction.epistemic.sqrt().mean())

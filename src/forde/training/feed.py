@@ -179,7 +179,7 @@ def sizes_of_batches(n: int, batch_size: int, *, drop_last: bool) -> set[int]:
 
 def as_targets(y: Tensor, likelihood: Likelihood) -> Tensor:
     """Targets of the type that the likelihood takes."""
-    return y.long() if likelihood.takes_labels else y
+    return y.long() if likelihood.takes_labels and not y.is_floating_point() else y
 
 
 def as_tensor(values: Any, what: str) -> Tensor:
@@ -201,9 +201,14 @@ def check_data(x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
     if len(y) == 0:
         raise FordeError("the training data is empty; pass at least one sample.")
     _check_batch(x, y, likelihood)
-    if likelihood.takes_labels and int(y.min()) == int(y.max()):
+    labels = likelihood.labels(y)
+    if labels is None:
+        return
+    if labels.numel() == 0:
+        raise FordeError("no target has a label: all are to be ignored; pass some that have one, or fix ignore_index.")
+    if int(labels.min()) == int(labels.max()):
         raise FordeError(
-            f"all {len(y)} labels are class {int(y[0])}, but at least 2 classes were expected; "
+            f"all {labels.numel()} labels are class {int(labels[0])}, but at least 2 classes were expected; "
             "add data of another class."
         )
 

@@ -1,0 +1,82 @@
+"""What all likelihoods have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from forde.errors import FordeError
+from forde.prediction import Prediction
+
+
+class Likelihood(ABC):
+    """A loss, the scalar whose input gradient members are compared by, and the meaning of the output."""
+
+    name: ClassVar[str]
+    has_log_prob: bool = False
+    """Whether `log_prob` is defined: targets are discrete, so that it is a probability."""
+    takes_stacks: ClassVar[bool] = False
+    """Whether `loss`, `scalar` and `log_prob` also take outputs `[M, B, C]` of stacked members, for speed. Otherwise
+    they are called for one member after another."""
+    takes_labels: ClassVar[bool] = False
+    """Whether targets are class labels 0 … C−1 (or their probabilities) and outputs their logits `[B, C]`."""
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the loss of a batch is the mean of its samples' losses, so that processes may each take a part."""
+        return True
+
+    @abstractmethod
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """Mean loss over the batch: `[B, ...]`, `[B, ...]` → `[]`."""
+
+    @abstractmethod
+    def scalar(self, output: Tensor, y: Tensor) -> Tensor:
+        """The scalar of each sample that input gradients are taken of: `[B, ...]` → `[B]`."""
+
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        """Log-probability of each sample's targets: `[B, ...]`, `[B, ...]` → `[B]`."""
+        raise FordeError("output='log_prob' needs class probabilities; use output='logit' for regression.")
+
+    def probs(self, output: Tensor) -> Tensor:
+        """Probabilities that an output states, in its shape: a softmax over the last axis, unless overridden."""
+        return output.softmax(-1)
+
+    @abstractmethod
+    def prediction(self, outputs: Tensor) -> Prediction:
+        """`[M, B, ...]` → prediction of the ensemble."""
+
+    def knowing(self, y: Tensor) -> Likelihood:
+        """The likelihood with what the first targets `[B, ...]` of a training tell about it."""
+        return self
+
+    def restored(self, config: dict[str, Any]) -> Likelihood:
+        """The likelihood with what its `config()` noted, where the code alone does not tell it."""
+        return self
+
+    def labels(self, y: Tensor) -> Tensor | None:
+        """Class labels in targets, `[L]`, without those that do not count; None where targets are no labels."""
+        return y if self.takes_labels else None
+
+    def without_scalar(self, output: Tensor, y: Tensor) -> str | None:
+        """Why `scalar` has no meaning for such an output and targets, in a sentence; None where it has one."""
+        return None
+
+    def check_targets(self, y: Tensor) -> None:
+        """Refuse targets that no network could be trained on."""
+
+    def check_output(self, output: Tensor, y: Tensor) -> None:
+        """Refuse an output `[B, ...]` whose shape does not fit the targets `[B, ...]`."""
+
+    def check_labels(self, output: Tensor, y: Tensor, *, scalar: bool = False) -> None:
+        """Refuse targets that an output of this shape has no place for; looks at values, so a GPU has to finish.
+
+        Args:
+            scalar: whether `scalar` will be asked for; then also where it has no meaning.
+        """
+
+    def config(self) -> dict[str, Any]:
+        """JSON-ready description, read back by `likelihood_from_config`."""
+        return {"name": self.name}
