@@ -40,7 +40,8 @@ class Ensemble(nn.Module):
             A sequence of factories gives members of different architectures.
         n_members: M. May be left out where a sequence of factories is given.
         seed: member i is initialised from `(seed, i)`, whatever M is.
-        likelihood: what the output means: `"classification"`, `"regression"` (known noise),
+        likelihood: what the output means: `"classification"`, `"binary"` (a single logit), `"multi-label"`,
+            `"segmentation"` (a class for each pixel or token), `"regression"` (known noise),
             `"learned-noise-regression"` (mean and variance head), a `Likelihood`, or a loss function.
 
     >>> ensemble = Ensemble(lambda: nn.Linear(4, 3), n_members=5, seed=0)
@@ -120,7 +121,8 @@ class Ensemble(nn.Module):
 
         Returns:
             For classification `probs [N, C]`, `member_probs [M, N, C]`, and `total`, `aleatoric`, `epistemic [N]`;
-            for regression `mean`, `std` and the same split as variances. On the CPU, whatever the device.
+            for regression `mean`, `std` and the same split as variances; for pixels, tokens and several labels the
+            same for each of them. On the CPU, whatever the device.
         """
         if precision not in ("float32", "bf16"):
             raise FordeError(f"precision is {precision!r}, but 'float32' or 'bf16' was expected.")

@@ -15,6 +15,8 @@ from tasks import HARD, MASKED, TASKS, WEIGHTS, normal
 from torch import Tensor, nn
 
 import forde
+from forde.distributed.mesh import Axis, Mesh
+from forde.engine import make_engine
 from forde.errors import FordeError
 from forde.likelihoods import (
     NAMED,
@@ -28,6 +30,7 @@ from forde.likelihoods import (
     as_likelihood,
     likelihood_from_config,
 )
+from forde.training.configuration import describe_ensemble
 
 every_task = pytest.mark.parametrize("case", TASKS)
 
@@ -223,3 +226,21 @@ def test_which_losses_processes_can_share() -> None:
     refused = {case for case, task in TASKS.items() if not task.likelihood.adds_up}
     assert {"ignored labels", "segmentation", "tokens", "class weights and smoothing"} <= refused
     assert not refused & {"multi-label", "binary [B]", "segmentation, soft labels", "regression of images"}
+
+
+def test_processes_that_share_a_batch_refuse_losses_of_the_whole_batch() -> None:
+    mesh = Mesh(data=Axis(size=2))
+    ensemble = forde.Ensemble(lambda: nn.Linear(5, 3), 2, likelihood=Classification(WEIGHTS))
+    with pytest.raises(FordeError, match="use shards of members only"):
+        make_engine("eager", ensemble, forde.method("deep-ensemble"), mesh=mesh)
+
+
+def test_records_of_a_run_have_the_options_that_are_used() -> None:
+    """So that a run of before there were such options can be resumed."""
+
+    def noted(likelihood: Likelihood) -> Any:
+        return describe_ensemble(forde.Ensemble(lambda: nn.Linear(5, 3), 2, likelihood=likelihood))["likelihood"]
+
+    assert noted(Classification()) == {"name": "classification", "settings": {"type": "Classification"}}
+    assert noted(Classification(WEIGHTS)) != noted(Classification([1.0, 2.0, 3.0])) != noted(Classification())
+    assert noted(Regression(noise=0.5))["settings"]["noise"] == 0.5

@@ -132,3 +132,17 @@ def test_traced_steps_have_the_same_gradients(case: str, space: str, make) -> No
         flat = [torch.stack([member[name] for member in expected]) for name in expected[0]]
     for one, other in zip(found, flat, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", ["segmentation", "tokens", "multi-label"])
+def test_features_of_any_shape_repel_along_loss_gradients_too(case: str) -> None:
+    """With the published method's projection and prior, members stacked and one by one."""
+    task = TASKS[case]
+    method = forde.method("feature-rde", layer=task.hidden, shared_head=False)
+    eager, stacked = (
+        inspect_step(ensemble_of(task), method, task.x, task.y, engine=engine) for engine in ("eager", "vectorized")
+    )
+    assert eager.loss_gradients is not None and eager.loss_gradients.any()
+    for one, other in zip(eager.total, stacked.total, strict=True):
+        for name, gradient in one.items():
+            torch.testing.assert_close(other[name], gradient, rtol=1e-8, atol=1e-11)

@@ -7,7 +7,37 @@ from trying import Mistake
 LIKELIHOODS = "tests/properties/test_likelihoods.py"
 PREDICTIONS = "tests/properties/test_predictions.py"
 
+NEW_TASKS = "tests/likelihoods/test_formulas.py"
+
 IN_OUTPUTS = (
+    Mistake(
+        "ignored-labels-still-repel",
+        "likelihoods/classification.py",
+        "torch.where(self.counts(y), found, 0)",
+        "found",
+        (NEW_TASKS,),
+    ),
+    Mistake(
+        "weights-of-ignored-labels-counted",
+        "likelihoods/classification.py",
+        "weights[own] * counts",
+        "weights[own]",
+        (NEW_TASKS,),
+    ),
+    Mistake(
+        "absent-labels-not-differentiated",
+        "likelihoods/binary.py",
+        "((2 * y.to(output.dtype) - 1) * output).sum(-1)",
+        "(y.to(output.dtype) * output).sum(-1)",
+        ("tests/likelihoods/test_gradients.py",),
+    ),
+    Mistake(
+        "classes-of-pixels-on-another-axis",
+        "prediction.py",
+        "return self.member_logits.softmax(2)",
+        "return self.member_logits.softmax(-1)",
+        ("tests/likelihoods/test_training.py",),
+    ),
     Mistake(
         "noise-taken-for-a-variance",
         "likelihoods/regression.py",

@@ -19,6 +19,7 @@ from forde.distributed.mesh import Mesh
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.hashing import json_name
+from forde.likelihoods import NAMED
 from forde.methods import Method
 from forde.step import Step
 from forde.torch_private import SCHEDULER_POSITION
@@ -137,7 +138,10 @@ def describe_ensemble(ensemble: Ensemble) -> dict[str, Any]:
     >>> describe_ensemble(Ensemble(lambda: nn.Linear(2, 2), 3))["n_members"]
     3
     """
-    likelihood = {**ensemble.likelihood.config(), **described({"settings": ensemble.likelihood})}
+    noted, settings = ensemble.likelihood.config(), described(ensemble.likelihood)
+    if type(ensemble.likelihood) in NAMED.values():  # options that are not used were not there in older runs
+        settings = {name: value for name, value in settings.items() if name in ("type", *noted)}
+    likelihood = {**noted, "settings": settings}
     config = {"n_members": ensemble.n_members, "seed": ensemble.seed, "likelihood": likelihood}
     members = [describe_network(member) for member in ensemble.members]
     network: Any = members[0] if all(member == members[0] for member in members) else members
