@@ -142,7 +142,7 @@ def test_a_wrong_engine_is_named_before_a_folder_is_made(tmp_path: Path) -> None
 
 
 def test_strength_and_repulsion_weight_are_not_both_taken() -> None:
-    with pytest.raises(forde.FordeError, match="give strength= alone"):
+    with pytest.raises(forde.FordeError, match="give one of them"):
         forde.method("forde", strength=3, repulsion_weight=2)
     assert forde.method("forde-pca", repulsion_weight=2).repulsion_weight == 2
 

@@ -36,7 +36,7 @@ IN_OUTPUTS = (
         "prediction.py",
         "return self.member_logits.softmax(2)",
         "return self.member_logits.softmax(-1)",
-        ("tests/likelihoods/test_training.py",),
+        ("tests/likelihoods/test_likelihood_training.py",),
     ),
     Mistake(
         "noise-taken-for-a-variance",

@@ -70,8 +70,8 @@ def method(
             raise unknown_name(f"option of {name}", option, own | set(COMMON) | {"prior", "weight_decay"})
     base = recipe(**{key: value for key, value in options.items() if key in own})
     changes = {key: value for key, value in options.items() if key in COMMON}
-    if "repulsion_weight" in changes and base.repulsion_weight != 1:
-        raise FordeError(f"strength is what {name} has in the place of repulsion_weight; give strength= alone.")
+    if "repulsion_weight" in changes and "strength" in options and base.repulsion_weight != 1:
+        raise FordeError(f"strength is what {name} has in the place of repulsion_weight; give one of them.")
     return dataclasses.replace(base, name=name, prior=_priors(prior, weight_decay, base.priors), **changes)
 
 
