@@ -80,7 +80,7 @@ def test_the_version_is_one_line_that_needs_no_import() -> None:
 LAYERS = [
     {"_version", "errors", "hashing", "random_state", "torch_private", "cuda_graph"},
     {"durable", "turns", "forward", "vectors", "prediction", "models", "progress", "double_backward", "reading"},
-    {"stacked_layers"},
+    {"stacked_layers", "metrics"},
     {"likelihoods", "saving", "inference", "corruptions"},
     {"data"},
     {"ensemble"},

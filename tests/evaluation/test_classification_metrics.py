@@ -23,7 +23,7 @@ from forde.evaluation import (
     score_batches,
     uncertainty,
 )
-from forde.evaluation.statistics import sample_terms
+from forde.metrics.statistics import sample_terms
 
 M, N, C = 4, 600, 5
 
@@ -46,7 +46,7 @@ def test_streamed_scores_equal_the_functions(logits: Tensor, y: Tensor) -> None:
 
 def test_statistics_do_not_depend_on_the_slices(logits: Tensor, y: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sample_terms(logits, y)
-    monkeypatch.setattr("forde.evaluation.statistics.CHUNK", 100)
+    monkeypatch.setattr("forde.metrics.statistics.CHUNK", 100)
     torch.testing.assert_close(sample_terms(logits, y), whole, rtol=1e-12, atol=1e-12)
 
 

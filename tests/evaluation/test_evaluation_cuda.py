@@ -15,7 +15,7 @@ from forde.evaluation import evaluate_robustness, generated_cells, normalise
 from forde.evaluation.outputs import member_log_probs, problem_with
 from forde.evaluation.robustness.predicting import predicting
 from forde.evaluation.robustness.quantisation import encode
-from forde.evaluation.statistics import sample_terms
+from forde.metrics.statistics import sample_terms
 
 pytestmark = pytest.mark.cuda
 N = 64

@@ -3,17 +3,7 @@
 The classification metrics exist as `torchmetrics.Metric` classes too, in `forde.evaluation.torchmetrics_`.
 """
 
-from forde.evaluation.calibration import adaptive_ece, classwise_ece
-from forde.evaluation.diversity import disagreement, gradient_cosine_distance, uncertainty
-from forde.evaluation.metrics import Reliability, accuracy, brier, ece, mixture, nll, nll_per_sample, reliability
-from forde.evaluation.regression import (
-    crps,
-    gaussian_mixture_nll,
-    interval_coverage,
-    mixture_cdf,
-    mixture_quantile,
-    rmse,
-)
+from forde.evaluation.diversity import gradient_cosine_distance
 from forde.evaluation.robustness import (
     Cell,
     CellDone,
@@ -30,8 +20,19 @@ from forde.evaluation.robustness import (
     rescore,
     saved_evaluation,
 )
-from forde.evaluation.scores import score
-from forde.evaluation.statistics import score_batches
+from forde.metrics.calibration import adaptive_ece, classwise_ece
+from forde.metrics.classification import Reliability, accuracy, brier, ece, mixture, nll, nll_per_sample, reliability
+from forde.metrics.disagreement import disagreement, uncertainty
+from forde.metrics.regression import (
+    crps,
+    gaussian_mixture_nll,
+    interval_coverage,
+    mixture_cdf,
+    mixture_quantile,
+    rmse,
+)
+from forde.metrics.scores import score
+from forde.metrics.statistics import score_batches
 
 __all__ = [
     "Cell",

@@ -17,10 +17,10 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from forde.errors import FordeError
-from forde.evaluation.calibration import adaptive_error, classwise_gaps
-from forde.evaluation.diversity import disagreement_per_sample, entropies
-from forde.evaluation.metrics import bin_index, mixture
 from forde.evaluation.outputs import OutputKind, member_log_probs
+from forde.metrics.calibration import adaptive_error, classwise_gaps
+from forde.metrics.classification import bin_index, mixture
+from forde.metrics.disagreement import disagreement_per_sample, entropies
 
 
 class _EnsembleMetric(Metric):

@@ -23,7 +23,7 @@ from forde.evaluation.robustness.cells import CLEAN
 from forde.evaluation.robustness.devices import float64_device
 from forde.evaluation.robustness.resampling import resampler
 from forde.evaluation.robustness.saved_evaluations import Folder, saved_evaluation
-from forde.evaluation.statistics import average_scores, pooled_scores, statistics
+from forde.metrics.statistics import average_scores, pooled_scores, statistics
 
 Key = tuple[str, int]
 

@@ -25,8 +25,8 @@ from forde.evaluation.robustness.prefetch import ahead
 from forde.evaluation.robustness.resampling import resampled_sums, resampler
 from forde.evaluation.robustness.results import MANIFEST, RobustnessResult, summarise
 from forde.evaluation.robustness.saved_cells import path_of, write_cell
-from forde.evaluation.statistics import scores
 from forde.forward import CHANNELS
+from forde.metrics.statistics import scores
 from forde.progress import progress_bar
 
 

@@ -17,8 +17,8 @@ from forde.evaluation.robustness.cells import Images, as_tensor
 from forde.evaluation.robustness.devices import float64_device
 from forde.evaluation.robustness.quantisation import encode
 from forde.evaluation.robustness.saved_cells import SavedCell
-from forde.evaluation.statistics import sample_terms
 from forde.inference import running
+from forde.metrics.statistics import sample_terms
 
 Model = Callable[[Tensor], Any]
 

@@ -17,7 +17,7 @@ from forde.errors import FordeError
 from forde.evaluation.robustness.devices import float64_device
 from forde.evaluation.robustness.fingerprints import fingerprint
 from forde.evaluation.robustness.saved_cells import SavedCell
-from forde.evaluation.statistics import statistics
+from forde.metrics.statistics import statistics
 
 Draws = Callable[[Tensor], Tensor]
 

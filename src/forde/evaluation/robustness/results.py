@@ -14,7 +14,7 @@ from forde.durable import write_whole
 from forde.errors import FordeError
 from forde.evaluation.robustness.cells import CLEAN
 from forde.evaluation.robustness.precision import without_dtype
-from forde.evaluation.statistics import Sums, average_scores, pooled_scores, scores
+from forde.metrics.statistics import Sums, average_scores, pooled_scores, scores
 
 MANIFEST = "evaluation.json"
 """The result's file in a folder of saved predictions, written last; it names the fingerprint of each cell's file."""
@@ -128,7 +128,7 @@ def estimates(replicates: Mapping[str, Tensor]) -> Scores:
 def table(title: str, rows: Mapping[str, Scores]) -> str:
     """Rows of estimates as text, `value ± error`.
 
-    >>> from forde.evaluation.statistics import METRICS
+    >>> from forde.metrics.statistics import METRICS
     >>> print(table("data", {"clean": {name: Estimate(0.5, 0.01) for name in METRICS}}).splitlines()[1][:24])
     clean  0.5000 ± 0.0100
     """

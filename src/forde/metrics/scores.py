@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from forde.errors import FordeError
-from forde.evaluation.regression import crps, gaussian_mixture_nll, rmse
-from forde.evaluation.statistics import score_batches
+from forde.metrics.regression import crps, gaussian_mixture_nll, rmse
+from forde.metrics.statistics import score_batches
 from forde.prediction import DensePrediction, MultiLabelPrediction, Prediction, RegressionPrediction, as_rows
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from forde.errors import FordeError
-from forde.evaluation.metrics import bin_index
+from forde.metrics.classification import bin_index
 
 
 def adaptive_ece(probs: Tensor, y: Tensor, n_bins: int = 15) -> float:

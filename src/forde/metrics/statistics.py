@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from forde.errors import FordeError
-from forde.evaluation.diversity import disagreement_per_sample, entropies
-from forde.evaluation.metrics import bin_index
+from forde.metrics.classification import bin_index
+from forde.metrics.disagreement import disagreement_per_sample, entropies
 
 MEANS = ("accuracy", "nll", "brier", "total", "aleatoric", "epistemic", "disagreement", "confidence")
 """Metrics that are means over samples; `ece` is the one that is not."""

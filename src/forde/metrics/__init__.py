@@ -1,0 +1,1 @@
+"""How good predictions are: pure functions of numbers. Users find them in `forde.evaluation`."""
