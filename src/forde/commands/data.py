@@ -11,7 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from forde import data
+from forde.commands import completion
 from forde.commands.console import plain_console
+from forde.commands.options import DataDir
 from forde.data.catalogue import BUILT_IN
 from forde.data.locating import from_package, places
 from forde.data.publications import PUBLICATIONS, File
@@ -19,10 +21,7 @@ from forde.errors import FordeError, unknown_name
 
 app = typer.Typer(help="List, describe, download and check data sets.", no_args_is_help=True)
 
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Folder with data sets; else FORDE_DATA, else a cache folder.")
-]
-Name = Annotated[str, typer.Argument(help="A name that `forde data list` shows.")]
+Name = Annotated[str, typer.Argument(help="A name that `forde data list` shows.", autocompletion=completion.data_sets)]
 
 
 def _names() -> list[str]:

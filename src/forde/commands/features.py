@@ -12,11 +12,9 @@ from forde.benchmarks.machine import machine
 from forde.commands.bench.options import names, whole_numbers
 from forde.commands.bench.output import write_json
 from forde.commands.features_progress import Teller, summary
+from forde.commands.options import LATER
 from forde.corruptions import NAMES
 from forde.errors import FordeError, RunInterruptedError
-
-UNFINISHED = 75
-"""Exit code where --minutes ended before the work did; EX_TEMPFAIL of sysexits.h, "try again"."""
 
 
 def features(
@@ -112,4 +110,4 @@ def features(
     if request.signal is not None:
         raise RunInterruptedError(f"Interrupted: {missing}; {advice}", request.signal)
     typer.echo(f"Stopped after {minutes:g} minutes: {missing}; {advice}", err=True)
-    raise typer.Exit(UNFINISHED)
+    raise typer.Exit(LATER)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forde.commands.options import LATER
 from forde.errors import FordeError, unknown_name
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from forde.experiments.registry import Experiment
     from forde.experiments.running import Outcome
 
-FAILED, TIME_OVER = 3, 75
-"""Exit codes: a cell failed, or none could be run; the time is over, and the same command goes on."""
+CELL_FAILED = 3
+"""Exit code where the command itself went to its end."""
 
 
 def reproduce(
@@ -189,4 +190,4 @@ def _conclude(outcomes: Sequence[Outcome]) -> None:
     if counts["failed"]:
         typer.echo(f"{counts['failed']} of {len(outcomes)} cells failed; the reasons stand above.", err=True)
     if counts["failed"] or left:
-        raise typer.Exit(FAILED if counts["failed"] else TIME_OVER)
+        raise typer.Exit(CELL_FAILED if counts["failed"] else LATER)

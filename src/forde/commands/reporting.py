@@ -1,0 +1,69 @@
+"""What commands that report have in common: the numbers as JSON, and text for people where it does not disturb them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from forde._version import __version__
+from forde.commands.options import STDOUT
+from forde.durable import make_folder, write_whole
+
+
+def sayer(json_file: Path | None) -> Callable[[str], None]:
+    """A function that prints for people: on stdout, or on stderr where stdout is to hold JSON alone.
+
+    >>> sayer(None)("4 of 4 done")
+    4 of 4 done
+    """
+    return partial(typer.echo, err=json_file == STDOUT)
+
+
+def write_report(command: str, content: Mapping[str, Any], json_file: Path | None) -> None:
+    """Write `content` as JSON behind the command's name and the version; None for nowhere, `-` for stdout.
+
+    A file is whole or as it was. A number that is not finite is null, as JSON has none.
+
+    >>> write_report("compare", {"nll": {"value": float("nan"), "error": 0.5}}, Path("-"))  # doctest: +ELLIPSIS
+    {
+      "command": "forde compare",
+      "forde": "...",
+      "nll": {
+        "value": null,
+        "error": 0.5
+      }
+    }
+    """
+    if json_file is None:
+        return
+    text = json.dumps(as_json({"command": f"forde {command}", "forde": __version__, **content}), indent=2)
+    if json_file == STDOUT:
+        typer.echo(text)
+        return
+    make_folder(json_file.parent)
+    write_whole(json_file, f"{text}\n".encode())
+
+
+def as_json(value: Any) -> Any:
+    """Numbers, text, lists and dictionaries of what commands find: named tuples, tensors, arrays and paths as well.
+
+    >>> as_json({1: (float("inf"), Path("runs/a"))})
+    {'1': [None, 'runs/a']}
+    """
+    if hasattr(value, "_asdict"):
+        return as_json(value._asdict())
+    if hasattr(value, "tolist"):  # a tensor, an array, or a number of numpy's
+        return as_json(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value) if isinstance(value, Path) else value
