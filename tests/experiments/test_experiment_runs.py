@@ -221,11 +221,12 @@ def test_features_of_a_folder(tmp_path: Path) -> None:
 
     generator = torch.Generator().manual_seed(0)
     folder = tmp_path / "lite0" / "cifar10"
-    folder.mkdir(parents=True)
     centres = 2 * torch.randn(4, 6, generator=generator)
-    for name, noise in (("train", 0.5), ("test", 0.5), ("fog-2", 1.5), ("shift-cinic10", 1.0), ("foreign-noise", 5.0)):
+    noises = {"train": 0.5, "test": 0.5, "corrupted/fog-2": 1.5, "shifted/cinic10": 1.0, "foreign/noise": 5.0}
+    for name, noise in noises.items():
         labels = torch.arange(200) % 4
         features = centres[labels] + noise * torch.randn(200, 6, generator=generator)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         save_file({"features": features, "labels": labels}, folder / f"{name}.safetensors")
     cell = small_cell("forde-pca", kind="features", data="cifar10@lite0", model="mlp-bn-16", epochs=4)
     place = here(tmp_path, features=tmp_path / "lite0")
@@ -234,12 +235,33 @@ def test_features_of_a_folder(tmp_path: Path) -> None:
     content = read_result(path_of(cell, place.cells)).content
     assert content["clean"]["accuracy"] > 0.9 > content["corruptions"]["fog"]["2"]["accuracy"] > 0.3
     assert set(content["shifted"]) == {"cinic10"} and 0 <= content["foreign"]["noise"]["epistemic"] < 1.4
-    (folder / "fog-2.safetensors").write_bytes(b"nonsense")
+    (folder / "corrupted" / "fog-2.safetensors").write_bytes(b"nonsense")
     from forde.experiments import feature_data
 
     feature_data._sets.cache_clear()
     with pytest.raises(FordeError, match=r"fog-2.safetensors' holds no features"):
         feature_data.feature_sets(cell, place)
+    (folder / "corrupted" / "fog-2.safetensors").rename(folder / "corrupted" / "fig-2.safetensors")
+    with pytest.raises(FordeError, match=r"fig-2.safetensors' is named after no corruption and severity"):
+        feature_data.feature_sets(cell, place)
+
+
+def test_features_that_forde_features_made(tmp_path: Path) -> None:
+    from torch import nn
+
+    from forde.data.features import Backbone, Preprocessing, feature_sets, fill
+    from forde.experiments import feature_data
+
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+    backbone = Backbone("own", network, Preprocessing((8, 8), (0.5,), (0.5,)))
+    sets = feature_sets("digits", corruptions=["fog"], severities=[1, 3], foreign=["noise"], limit=20)
+    made = {step.set.part for step in fill(tmp_path / "own" / "digits-images", backbone, sets)}
+    cell = small_cell(kind="features", data="digits-images@own", model="mlp-bn-8")
+    read = feature_data.feature_sets(cell, here(tmp_path, features=tmp_path / "own"))
+    assert read.train[0].shape == read.test[0].shape == (20, 5)
+    corrupted = {f"corrupted/{name}-{level}" for name, level in read.corrupted}
+    assert made == {"train", "test"} | corrupted | {f"foreign/{name}" for name in read.foreign}
+    assert len(corrupted) == 2 and set(read.foreign) == {"noise"}
 
 
 @pytest.mark.slow

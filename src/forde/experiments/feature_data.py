@@ -1,12 +1,12 @@
 """Features of a pretrained network as data sets of a cell.
 
-A folder of features is named after the backbone and holds a folder for each data set with safetensors files of
-`features [N, D]` and `labels [N]`:
+A folder of features is named after the backbone and holds a folder for each data set, as `forde features` fills it,
+with safetensors files of `features [N, D]` and `labels [N]`:
 
     train.safetensors, test.safetensors
-    fog-3.safetensors, ...          corrupted test images, by corruption and severity
-    shift-cinic10.safetensors, ...  other images of the same classes
-    foreign-cifar100.safetensors    images of other classes; labels are not looked at
+    corrupted/fog-3.safetensors     corrupted test images, by corruption and severity
+    shifted/cinic10.safetensors     other images of the same classes
+    foreign/cifar100.safetensors    images of other classes; labels are not looked at
 """
 
 from __future__ import annotations
@@ -55,25 +55,31 @@ def feature_sets(cell: Cell, place: Place) -> FeatureSets:
 
 @lru_cache(maxsize=2)
 def _sets(folder: Path) -> FeatureSets:
-    files = {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
     for split in ("train", "test"):
-        if split not in files:
+        if not (folder / f"{split}.safetensors").exists():
             raise FordeError(
                 f"'{folder / split}.safetensors' is missing; put the features of the {split} images there, as "
                 "`forde features` makes them."
             )
     corrupted = {}
-    for name, path in files.items():
-        corruption, _, level = name.rpartition("-")
-        if corruption in NAMES and level.isdecimal():
-            corrupted[corruption, int(level)] = _read(path)
-    shifted, foreign = (
-        {name.removeprefix(kind): _read(path) for name, path in files.items() if name.startswith(kind)}
-        for kind in ("shift-", "foreign-")
-    )
+    for path in _files(folder / "corrupted"):
+        corruption, _, level = path.stem.rpartition("-")
+        if corruption not in NAMES or not level.isdecimal():
+            raise FordeError(f"'{path}' is named after no corruption and severity; 'fog-3.safetensors' was expected.")
+        corrupted[corruption, int(level)] = _read(path)
+    shifted, foreign = ({p.stem: _read(p) for p in _files(folder / kind)} for kind in ("shifted", "foreign"))
     return FeatureSets(
-        _read(files["train"]), _read(files["test"]), corrupted, shifted, foreign, f"features in '{folder.name}'"
+        _read(folder / "train.safetensors"),
+        _read(folder / "test.safetensors"),
+        corrupted,
+        shifted,
+        foreign,
+        f"features in '{folder.name}'",
     )
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
 
 
 def _read(path: Path) -> Pair:
