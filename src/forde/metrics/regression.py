@@ -22,12 +22,21 @@ def gaussian_mixture_nll(member_means: Tensor, member_variances: Tensor, y: Tens
     >>> round(gaussian_mixture_nll(zero, one, torch.zeros(1)), 4)  # ½ ln 2π
     0.9189
     """
+    return float(gaussian_mixture_nll_per_sample(member_means, member_variances, y).mean())
+
+
+def gaussian_mixture_nll_per_sample(member_means: Tensor, member_variances: Tensor, y: Tensor) -> Tensor:
+    """−ln (1/M) Σ_m Π_k N(y_k; μ_mk, σ_mk²): `[M, N]`, `[M, N]`, `[N]` → `[N]`, float64.
+
+    >>> gaussian_mixture_nll_per_sample(torch.zeros(2, 3), torch.ones(2, 3), torch.zeros(3)).shape
+    torch.Size([3])
+    """
     mean, variance, target = _checked(member_means, member_variances, y)
     if bool((variance == 0).any()):
         raise FordeError("a variance is 0, where the likelihood is not defined; give the noise a lower bound.")
     log_prob = -0.5 * ((target - mean).square() / variance + variance.log() + math.log(2 * math.pi))
     joint = log_prob.flatten(2).sum(-1) if log_prob.dim() > 2 else log_prob
-    return float((math.log(len(joint)) - joint.logsumexp(0)).mean())
+    return math.log(len(joint)) - joint.logsumexp(0)
 
 
 def rmse(member_means: Tensor, y: Tensor) -> float:
@@ -49,13 +58,22 @@ def crps(member_means: Tensor, member_variances: Tensor, y: Tensor) -> float:
     >>> round(crps(torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1)), 4)  # (√2 − 1) / √π
     0.2337
     """
+    return float(crps_per_sample(member_means, member_variances, y).mean())
+
+
+def crps_per_sample(member_means: Tensor, member_variances: Tensor, y: Tensor) -> Tensor:
+    """The same of each sample and output: `[M, N]`, `[M, N]`, `[N]` → `[N]`, float64.
+
+    >>> crps_per_sample(torch.zeros(2, 3), torch.ones(2, 3), torch.zeros(3)).shape
+    torch.Size([3])
+    """
     mean, variance, target = _checked(member_means, member_variances, y)
     error = folded_normal_mean(mean - target, variance).mean(0)
     # Member by member, so that memory grows with M and not with M².
     spread = torch.stack(
         [folded_normal_mean(mean - m, variance + v).mean(0) for m, v in zip(mean, variance, strict=True)]
     )
-    return float((error - 0.5 * spread.mean(0)).mean())
+    return error - 0.5 * spread.mean(0)
 
 
 def folded_normal_mean(mean: Tensor, variance: Tensor) -> Tensor:

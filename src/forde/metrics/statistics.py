@@ -8,7 +8,7 @@ Calibration error fits in because its bins are fixed: ECE = Σ_bins |Σ_{n in bi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ MEANS = ("accuracy", "nll", "brier", "total", "aleatoric", "epistemic", "disagre
 METRICS = (*MEANS, "ece")
 Sums = Mapping[tuple[str, int], Tensor]
 """For each (corruption, severity) sums of rows `[..., K]`."""
+Scoring = Callable[[Tensor], dict[str, Tensor]]
+"""Sums of rows `[..., K]` → each metric `[...]`."""
 CHUNK = 2**22
 """Float64 numbers of one intermediate tensor: 32 MiB."""
 
@@ -80,7 +82,7 @@ def scores(sums: Tensor) -> dict[str, Tensor]:
     return means | {"ece": sums[..., 1 + len(MEANS) :].abs().sum(-1) / count}
 
 
-def pooled_scores(cells: Sums) -> dict[str, Tensor]:
+def pooled_scores(cells: Sums, scoring: Scoring = scores) -> dict[str, Tensor]:
     """Within a severity all types are one data set; mean of the severities' scores.
 
     >>> over, under = torch.zeros(2, 24), torch.zeros(2, 24)
@@ -93,10 +95,10 @@ def pooled_scores(cells: Sums) -> dict[str, Tensor]:
     sums = torch.stack(
         [torch.stack([s for (_, level), s in cells.items() if level == severity]).sum(0) for severity in levels]
     )
-    return {name: values.mean(0) for name, values in scores(sums).items()}
+    return {name: values.mean(0) for name, values in scoring(sums).items()}
 
 
-def average_scores(cells: Sums) -> dict[str, Tensor]:
+def average_scores(cells: Sums, scoring: Scoring = scores) -> dict[str, Tensor]:
     """Mean of the cells' scores.
 
     >>> sums = torch.zeros(2, 24)
@@ -104,7 +106,7 @@ def average_scores(cells: Sums) -> dict[str, Tensor]:
     >>> average_scores({("fog", 1): sums, ("snow", 1): sums})["ece"]
     tensor([0.3000, 0.3000])
     """
-    return {name: values.mean(0) for name, values in scores(torch.stack(list(cells.values()))).items()}
+    return {name: values.mean(0) for name, values in scoring(torch.stack(list(cells.values()))).items()}
 
 
 def score_batches(batches: Iterable[tuple[Tensor, Tensor]], n_bins: int = 15) -> dict[str, float]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from forde.evaluation.robustness.cells import CLEAN
 from forde.evaluation.robustness.devices import float64_device
 from forde.evaluation.robustness.resampling import resampler
 from forde.evaluation.robustness.saved_evaluations import Folder, saved_evaluation
-from forde.metrics.statistics import average_scores, pooled_scores, statistics
+from forde.metrics.statistics import Scoring, average_scores, pooled_scores, scores, statistics
 
 Key = tuple[str, int]
 
@@ -63,15 +64,15 @@ class Comparison:
         """The summary as a table, and in how many cells the second was better."""
         lines = [f"{'second − first':<34}{'difference':>12}{'± error':>10}{'95 % interval':>22}{'p':>8}"]
         for where in ("clean", "pooled", "cell_average"):
-            for metric in ("accuracy", "nll", "ece", "brier", "epistemic"):
+            for metric in ("accuracy", "rmse", "nll", "crps", "ece", "brier", "epistemic"):
                 if difference := getattr(self, where).get(metric):
                     value, error, low, high, p = difference
                     interval = f"[{low:+.4f}, {high:+.4f}]"
                     lines.append(f"{where + ' ' + metric:<34}{value:>+12.4f}{error:>10.4f}{interval:>22}{p:>8.4f}")
         cells = [cell for levels in self.cells.values() for cell in levels.values()]
         if cells:
-            wins = {metric: sum(cell[metric].value < 0 for cell in cells) for metric in ("nll", "ece")}
-            wins = {"accuracy": sum(cell["accuracy"].value > 0 for cell in cells)} | wins
+            known = [metric for metric in ("accuracy", "rmse", "nll", "ece") if metric in cells[0]]
+            wins = {m: sum((c[m].value > 0) if m == "accuracy" else (c[m].value < 0) for c in cells) for m in known}
             text = ", ".join(f"{metric} {count}" for metric, count in wins.items())
             lines.append(f"cells of {len(cells)} in which the second is better: {text}")
         return "\n".join(lines)
@@ -102,20 +103,26 @@ def compare_evaluations(
         if not torch.equal(a.labels, b.labels):
             raise FordeError(f"the evaluations have different labels in cell {key}; evaluate both on the same images.")
         rows = torch.stack([statistics(cell.terms.to(where), n_bins) for cell in (a, b)])
-        pairs[key] = _paired_sums(rows, bootstrap(a.labels), swap(a.labels))
+        pairs[key] = paired_sums(rows, bootstrap(a.labels), swap(a.labels))
+    return comparison_of(pairs)
+
+
+def comparison_of(pairs: Mapping[Key, Tensor], scoring: Scoring = scores) -> Comparison:
+    """The differences from `paired_sums` of each cell and of clean data, whatever metrics their sums hold."""
+    average, pooled = partial(average_scores, scoring=scoring), partial(pooled_scores, scoring=scoring)
     corrupted = {key: value for key, value in pairs.items() if key[0] != CLEAN}
     cells: dict[str, dict[int, Differences]] = {}
     for (name, severity), sums in corrupted.items():
-        cells.setdefault(name, {})[severity] = _differences({(name, severity): sums}, average_scores)
+        cells.setdefault(name, {})[severity] = _differences({(name, severity): sums}, average)
     return Comparison(
-        clean=_differences({(CLEAN, 0): pairs[CLEAN, 0]}, average_scores),
-        pooled=_differences(corrupted, pooled_scores) if corrupted else {},
-        cell_average=_differences(corrupted, average_scores) if corrupted else {},
+        clean=_differences({(CLEAN, 0): pairs[CLEAN, 0]}, average),
+        pooled=_differences(corrupted, pooled) if corrupted else {},
+        cell_average=_differences(corrupted, average) if corrupted else {},
         cells=cells,
     )
 
 
-def _paired_sums(rows: Tensor, bootstrap: Tensor, swap: Tensor) -> Tensor:
+def paired_sums(rows: Tensor, bootstrap: Tensor, swap: Tensor) -> Tensor:
     """Rows of both `[2, N, K]`, weights `[R, N]` → sums `[2, 1 + 2R, K]` of data, of bootstrap samples, of swaps."""
     data = rows.sum(1, keepdim=True)
     exchanged = swap @ (rows[1] - rows[0])

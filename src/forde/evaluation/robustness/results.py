@@ -14,13 +14,16 @@ from forde.durable import write_whole
 from forde.errors import FordeError
 from forde.evaluation.robustness.cells import CLEAN
 from forde.evaluation.robustness.precision import without_dtype
-from forde.metrics.statistics import Sums, average_scores, pooled_scores, scores
+from forde.metrics.statistics import Scoring, Sums, average_scores, pooled_scores, scores
 
 MANIFEST = "evaluation.json"
 """The result's file in a folder of saved predictions, written last; it names the fingerprint of each cell's file."""
 SHOWN = {
     "accuracy": "accuracy",
+    "rmse": "RMSE",
     "nll": "NLL",
+    "crps": "CRPS",
+    "coverage_95": "in 95 %",
     "ece": "ECE",
     "brier": "Brier",
     "epistemic": "MI",
@@ -72,19 +75,23 @@ class RobustnessResult:
     def load(cls, path: str | Path) -> RobustnessResult:
         """Read what `save` wrote."""
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-            return cls(
-                clean=_scores(content["clean"]),
-                pooled=_scores(content["pooled"]),
-                cell_average=_scores(content["cell_average"]),
-                severities=_by_severity(content["severities"]),
-                severities_cell_average=_by_severity(content["severities_cell_average"]),
-                types={name: _scores(value) for name, value in content["types"].items()},
-                cells={name: _by_severity(value) for name, value in content["cells"].items()},
-                settings=without_dtype(content["settings"]),
-            )
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise FordeError(f"'{path}' is not a robustness result; expected a file that its save() wrote.") from None
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> RobustnessResult:
+        """Inverse of `to_dict`; keys of other meaning beside them are passed over."""
+        return cls(
+            clean=_scores(content["clean"]),
+            pooled=_scores(content["pooled"]),
+            cell_average=_scores(content["cell_average"]),
+            severities=_by_severity(content["severities"]),
+            severities_cell_average=_by_severity(content["severities_cell_average"]),
+            types={name: _scores(value) for name, value in content["types"].items()},
+            cells={name: _by_severity(value) for name, value in content["cells"].items()},
+            settings=without_dtype(content["settings"]),
+        )
 
     def __str__(self) -> str:
         """Tables of the summary, the severities and the types."""
@@ -98,7 +105,7 @@ class RobustnessResult:
         return "\n\n".join(parts)
 
 
-def summarise(sums: Sums, settings: dict[str, Any]) -> RobustnessResult:
+def summarise(sums: Sums, settings: dict[str, Any], scoring: Scoring = scores) -> RobustnessResult:
     """Sums of statistics `[1 + R, K]` of each cell and of clean data → result; row 0 is the data, then resamples."""
     cells = {key: value for key, value in sums.items() if key[0] != CLEAN}
     types = list(dict.fromkeys(name for name, _ in cells))
@@ -106,14 +113,14 @@ def summarise(sums: Sums, settings: dict[str, Any]) -> RobustnessResult:
     at_level = {level: {key: value for key, value in cells.items() if key[1] == level} for level in levels}
     of_type = {name: {key: value for key, value in cells.items() if key[0] == name} for name in types}
     return RobustnessResult(
-        clean=estimates(scores(sums[CLEAN, 0])),
-        pooled=estimates(pooled_scores(cells)) if cells else {},
-        cell_average=estimates(average_scores(cells)) if cells else {},
-        severities={level: estimates(pooled_scores(part)) for level, part in at_level.items()},
-        severities_cell_average={level: estimates(average_scores(part)) for level, part in at_level.items()},
-        types={name: estimates(average_scores(part)) for name, part in of_type.items()},
+        clean=estimates(scoring(sums[CLEAN, 0])),
+        pooled=estimates(pooled_scores(cells, scoring)) if cells else {},
+        cell_average=estimates(average_scores(cells, scoring)) if cells else {},
+        severities={level: estimates(pooled_scores(part, scoring)) for level, part in at_level.items()},
+        severities_cell_average={level: estimates(average_scores(part, scoring)) for level, part in at_level.items()},
+        types={name: estimates(average_scores(part, scoring)) for name, part in of_type.items()},
         cells={
-            name: {severity: estimates(scores(value)) for (_, severity), value in part.items()}
+            name: {severity: estimates(scoring(value)) for (_, severity), value in part.items()}
             for name, part in of_type.items()
         },
         settings=settings,
@@ -126,14 +133,15 @@ def estimates(replicates: Mapping[str, Tensor]) -> Scores:
 
 
 def table(title: str, rows: Mapping[str, Scores]) -> str:
-    """Rows of estimates as text, `value ± error`.
+    """Rows of estimates as text, `value ± error`, for those metrics that they have.
 
     >>> from forde.metrics.statistics import METRICS
     >>> print(table("data", {"clean": {name: Estimate(0.5, 0.01) for name in METRICS}}).splitlines()[1][:24])
     clean  0.5000 ± 0.0100
     """
-    header = [title, *SHOWN.values()]
-    lines = [[name, *(f"{row[key].value:.4f} ± {row[key].error:.4f}" for key in SHOWN)] for name, row in rows.items()]
+    shown = {key: heading for key, heading in SHOWN.items() if all(key in row for row in rows.values())}
+    header = [title, *shown.values()]
+    lines = [[name, *(f"{row[key].value:.4f} ± {row[key].error:.4f}" for key in shown)] for name, row in rows.items()]
     widths = [max(len(line[column]) for line in [header, *lines]) for column in range(len(header))]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()

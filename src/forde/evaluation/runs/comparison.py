@@ -1,0 +1,51 @@
+"""Is one evaluated run better than another? Paired by sample, for classes and for quantities."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from forde.errors import FordeError
+from forde.evaluation.robustness.cells import CLEAN, cell_name
+from forde.evaluation.robustness.comparison import Comparison, compare_evaluations, comparison_of, paired_sums
+from forde.evaluation.robustness.resampling import resampler
+from forde.evaluation.robustness.saved_cells import path_of
+from forde.evaluation.runs.quantities import SavedQuantities, read_quantities, scores
+from forde.evaluation.runs.scores_file import FOLDER, RunScores
+
+
+def compare_runs(first: str | Path, second: str | Path, *, n_resamples: int = 1000, seed: int = 0) -> Comparison:
+    """Second − first of two runs that `evaluate_run` evaluated on the same data and corruptions.
+
+    Standard errors are of the paired bootstrap and p-values of a permutation test, as in `compare_evaluations`.
+    """
+    one, two = RunScores.load(first), RunScores.load(second)
+    if one.task != two.task:
+        raise FordeError(f"'{first}' is for {one.task} and '{second}' for {two.task}; compare runs of one task.")
+    folders = Path(first) / FOLDER, Path(second) / FOLDER
+    if one.task == "classification":
+        return compare_evaluations(*folders, n_resamples=n_resamples, seed=seed)
+    keys = [[(CLEAN, 0), *((n, s) for n, levels in each.result.cells.items() for s in levels)] for each in (one, two)]
+    if difference := set(keys[0]) ^ set(keys[1]):
+        raise FordeError(
+            f"the evaluations have different cells: {min(difference)} is in only one; evaluate both on the same cells."
+        )
+    bootstrap = resampler("bootstrap", n_resamples, seed, torch.device("cpu"))
+    swap = resampler("swap", n_resamples, seed + 1, torch.device("cpu"))
+    pairs = {}
+    for key in keys[0]:
+        a, b = (quantities_in(folder, key) for folder in folders)
+        if not torch.equal(a.y, b.y):
+            raise FordeError(f"the evaluations have different targets in cell {key}; evaluate both on the same rows.")
+        pairs[key] = paired_sums(torch.stack([a.terms(), b.terms()]), bootstrap(a.y), swap(a.y))
+    return comparison_of(pairs, scores)
+
+
+def quantities_in(folder: Path, key: tuple[str, int]) -> SavedQuantities:
+    """A cell's predictions of a quantity from the folder of an evaluation."""
+    path = path_of(folder, cell_name(*key))
+    saved = read_quantities(path)
+    if saved is None:
+        raise FordeError(f"'{path}' is missing or damaged; evaluate the run again.")
+    return saved
