@@ -24,8 +24,8 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.dev
-	$(BIN)/mkdocs build --quiet
-	$(BIN)/python -m pytest -q tests/test_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python -m pytest -q tests/test_docs.py tests/test_docs_commands.py tests/test_site.py
 
 bench: $(VENV)/.dev
 	$(BIN)/forde bench step

@@ -177,7 +177,7 @@ CONSTANTS: dict[str, dict[str, tuple[Constants, ...]]] = {
     "tiny": _TINY,
     "imagenet": _IMAGENET,
 }
-"""CONSTANTS[preset][name][severity - 1]."""
+"""`CONSTANTS[preset][name][severity - 1]`."""
 
 
 def preset_for(height: int, width: int) -> str:

@@ -78,7 +78,8 @@ def evaluate_robustness(
             and ReLU as one operation; metrics stay in float64.
         device: default the model's, or the CPU for a plain function.
         batch_size: default 512 on a CPU, 2500 elsewhere.
-        n_bootstrap, seed: resamples of images for the standard errors.
+        n_bootstrap: resamples of images for the standard errors.
+        seed: of the resamples.
         loaders: threads that load cells ahead; default 1 on a CPU, up to 8 elsewhere.
         progress: a bar, if on a terminal with rich installed.
         on_cell: called after each cell; an exception it raises stops the evaluation, and finished cells are kept.

@@ -1,0 +1,131 @@
+"""The documentation's site: it builds without a warning, shows examples as code, and works from disk in a browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+mkdocs = pytest.importorskip("mkdocs", reason="the site needs the extra 'docs'")
+
+
+def build(folder: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
+        cwd=folder,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    built = build(ROOT, folder)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.mark.parametrize("link", ["nowhere.md", "index.md#nowhere"])
+def test_a_dead_link_fails_the_build(link: str, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(f"# Title\n\n[A link]({link})\n", encoding="utf-8")
+    # As the site is set up, without the reference and the other pages.
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    settings = re.sub(r"^nav:\n(?: .*\n)+|^  - mkdocstrings:\n(?: {4,}.*\n)+", "", settings, flags=re.MULTILINE)
+    (tmp_path / "mkdocs.yml").write_text(settings, encoding="utf-8")
+    built = build(tmp_path, tmp_path / "site")
+    assert built.returncode != 0 and "nowhere" in built.stderr + built.stdout
+    (tmp_path / "docs" / "index.md").write_text("# Title\n\n[A link](index.md#title)\n", encoding="utf-8")
+    built = build(tmp_path, tmp_path / "site")
+    assert built.returncode == 0, built.stderr
+
+
+def test_examples_are_fenced() -> None:
+    fence = runpy.run_path(str(ROOT / "docs" / "extensions" / "docstring_examples.py"))["fence_examples"]
+    text = "One more.\n\n{}>>> 1 + 1{}\n2\n{}\nThe end.\n\n>>> 0\n0"
+    assert fence(text.format("", "  # doctest: +SKIP", "")) == text.format("```pycon\n", "", "```\n").replace(
+        "\n>>> 0\n0", "\n```pycon\n>>> 0\n0\n```"
+    )
+
+
+class Text(HTMLParser):
+    """The text of a page, that within `pre` apart."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.depth, self.code, self.prose = 0, "", ""
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[Any]) -> None:
+        self.depth += tag == "pre"
+
+    def handle_endtag(self, tag: str) -> None:
+        self.depth -= tag == "pre"
+
+    def handle_data(self, data: str) -> None:
+        if self.depth:
+            self.code += data
+        else:
+            self.prose += data
+
+
+def test_examples_of_docstrings_are_code(site: Path) -> None:
+    text = Text(site / "reference.html")
+    assert ">>> ensemble = Ensemble(" in text.code
+    assert text.code.count(">>> ") > 300  # the reference has an example for nearly everything public
+    assert ">>>" not in text.prose and "doctest:" not in text.prose + text.code
+
+
+def test_pages_ask_no_other_host(site: Path) -> None:
+    """Links may lead elsewhere; what a browser fetches by itself may not."""
+    for page in site.rglob("*.html"):
+        for tag in re.findall(r"<(?!a )[^>]+(?:src|href)=\"?(?:https?:)?//[^>]+>", page.read_text(encoding="utf-8")):
+            raise AssertionError(f"{page.name}: {tag}")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="a browser is driven by playwright")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium here")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_search_works_from_disk(site: Path, browser: Any, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    asked, wrong = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.goto((site / "index.html").as_uri())
+    if not page.locator("input[name=query]").is_visible():
+        page.click("label.md-header__button[for=__search]")
+    page.locator("input[name=query]").press_sequentially("bandwidth")
+    page.wait_for_selector(".md-search-result__item")
+    results = page.locator(".md-search-result__link").evaluate_all("links => links.map(link => link.href)")
+    assert any("reference.html" in address for address in results), results
+    page.goto(results[0])
+    assert "bandwidth" in page.locator("article").inner_text().lower()
+    assert not wrong and all(address.startswith("file:") for address in asked), [*wrong, *asked]
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (
+        "the page is wider than the window"
+    )
+    page.close()
