@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 import forde
-from forde import Batching, Checkpointing, Execution, Reporting
+from forde import Batching, Checkpointing, Execution, Reporting, Validation
 from forde.training.history import History
-from forde.training.options import Groups, Settings, Shorthands, grouped
+from forde.training.settings import Groups, Settings, Shorthands, grouped
 from forde.training.writers import JsonLines
 
 GROUPS = {"batches": Batching, "execution": Execution, "reporting": Reporting, "checkpoint": Checkpointing}
@@ -60,7 +60,8 @@ def test_a_group_and_its_shorthands_train_the_same(tmp_path: Path) -> None:
 
 
 def test_every_shorthand_is_an_option_of_one_group() -> None:
-    marks = {name: object() for name in Shorthands.__annotations__}
+    of_validation = set(Validation.__dataclass_fields__) - {"data"}
+    marks = {name: object() for name in Shorthands.__annotations__ if name not in of_validation}
     checked = {
         "non_finite": "skip",
         "diagnostics_every": 7,
@@ -81,11 +82,15 @@ def test_every_shorthand_is_an_option_of_one_group() -> None:
         assert getattr(groups[group], option) is value  # type: ignore[literal-required]
     options = sum(len(kind.__dataclass_fields__) for kind in GROUPS.values())
     assert len(marks) == options, "an option of a group has no shorthand, or two"
+    assert of_validation < set(Shorthands.__annotations__)
+    for name, other in (("monitor", "ece"), ("patience", 7), ("restore_best", False)):
+        given = grouped({name: other}, validation=0.5)["validation"]
+        assert given is not None and getattr(given, name) == other and given.data == 0.5
 
 
 def test_the_groups_have_defaults_of_their_own() -> None:
-    assert grouped({}) == {name: kind() for name, kind in GROUPS.items()}
-    assert set(Groups.__annotations__) == set(GROUPS)
+    assert grouped({}) == {"validation": None, **{name: kind() for name, kind in GROUPS.items()}}
+    assert set(Groups.__annotations__) == {"validation", *GROUPS}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +134,7 @@ def test_fit_stays_readable() -> None:
     tree = ast.parse(inspect.getsource(forde.fit)).body[0]
     assert isinstance(tree, ast.FunctionDef) and tree.end_lineno is not None
     assert tree.end_lineno - tree.body[1].lineno + 1 < 40
-    assert len(parameters) <= 20
+    assert len(parameters) <= 22
 
 
 def test_a_wrong_engine_is_named_before_a_folder_is_made(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from forde.training import (
     Execution,
     History,
     Reporting,
+    Validation,
     fit,
     load_run,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "Prediction",
     "RegressionPrediction",
     "Reporting",
+    "Validation",
     "__version__",
     "data",
     "evaluation",

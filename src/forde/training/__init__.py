@@ -2,7 +2,7 @@
 
 from forde.training.history import History, Record
 from forde.training.image_feed import Augmentation
-from forde.training.options import Batching, Checkpointing, Execution, Reporting
+from forde.training.options import Batching, Checkpointing, Execution, Reporting, Validation
 from forde.training.preparing import available_device
 from forde.training.trained import TrainedRun, load_run
 from forde.training.trainer import fit
@@ -16,6 +16,7 @@ __all__ = [
     "Record",
     "Reporting",
     "TrainedRun",
+    "Validation",
     "available_device",
     "fit",
     "load_run",

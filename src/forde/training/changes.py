@@ -29,8 +29,9 @@ def first_change(started_with: dict[str, Any], given: dict[str, Any]) -> str | N
             return f"the method {short(names[0])}, but {short(names[1])} was given ({field}); {SAME}"
     if not all(isinstance(value, str) and _PRINT.fullmatch(value) for value in (old, new)):
         return f"{field} = {short(old)}, but {short(new)} was given; {SAME}"
-    if field == "data.content":
-        return f"other data: it has changed since ({field}); restore the data, or start again in another folder"
+    if field in ("data.content", "validation_data.content"):
+        which = "other validation data" if field.startswith("validation") else "other data"
+        return f"{which}: it has changed since ({field}); restore the data, or start again in another folder"
     if field == "ensemble.architecture":
         layer = _changed_layer(*(settings["ensemble"].get("network") for settings in (started_with, given)))
         return f"a network of other layers ({field}{layer}); give the network as it was, or another folder"

@@ -6,6 +6,7 @@ import json
 import platform
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,19 +39,24 @@ NOT_SETTINGS = {"optimizer", "step"} | SCHEDULER_POSITION
 """In a scheduler: where it stands, and whom it serves."""
 
 
-def known_by(ensemble: Ensemble, feed: Feed, samples: int | None, mesh: Mesh) -> dict[str, Any]:
+def known_by(
+    ensemble: Ensemble, feeds: Mapping[str, Feed], samples: Mapping[str, int | None], mesh: Mesh
+) -> dict[str, Any]:
     """What ensemble and data are known again by.
 
     The first process reads the data for all, and each its own if that was given as arrays. Batches of a loader that
     differ between processes are noticed when they are drawn.
 
     Args:
-        samples: as in `describe_data`.
+        feeds: `data`, and `validation_data` where there are some.
+        samples: of each as in `describe_data`.
     """
-    first: dict[str, Any] = mesh.first(lambda: describe_data(feed, samples))
-    own = not mesh.leads and not isinstance(feed, LoaderFeed)
-    data = describe_data(feed, first["samples"]) if own else {**first, "size": feed.size}
-    return {"ensemble": describe_ensemble(ensemble), "data": data}
+    known: dict[str, Any] = {"ensemble": describe_ensemble(ensemble)}
+    for name, feed in feeds.items():
+        first: dict[str, Any] = mesh.first(partial(describe_data, feed, samples[name]))
+        own = not mesh.leads and not isinstance(feed, LoaderFeed)
+        known[name] = describe_data(feed, first["samples"]) if own else {**first, "size": feed.size}
+    return known
 
 
 def decisive_settings(
@@ -76,7 +82,8 @@ def decisive_settings(
         **others,
     }
     own = {} if about is None else {"about": _as_json(about)}
-    return {"ensemble": known["ensemble"], "training": described(training), "data": known["data"], **own}
+    data = {name: value for name, value in known.items() if name != "ensemble"}
+    return {"ensemble": known["ensemble"], "training": described(training), **data, **own}
 
 
 def _as_json(about: Mapping[str, Any]) -> Any:

@@ -45,6 +45,10 @@ class Feed(ABC):
         """Sizes that batches will have, as far as they are known before they are drawn."""
         return set()
 
+    def steps(self) -> int | None:
+        """Batches of an epoch; None where nobody knows before they are drawn."""
+        return None
+
     def rows(self, start: int, end: int) -> tuple[Any, ...] | None:
         """Samples start..end−1 as they lie in memory; None where they are read one by one."""
         return None
@@ -72,6 +76,9 @@ class TensorFeed(Feed):
     def batch_sizes(self) -> set[int]:
         return sizes_of_batches(self.size, self.batch_size, drop_last=self.drop_last)
 
+    def steps(self) -> int:
+        return number_of_batches(self.size, self.batch_size, drop_last=self.drop_last)
+
     def rows(self, start: int, end: int) -> tuple[Tensor, Tensor]:
         return self.x[start:end], self.y[start:end]
 
@@ -84,7 +91,7 @@ class LoaderFeed(Feed):
         dataset = loader.dataset
         self.size = len(dataset) if isinstance(dataset, Sized) else sum(len(y) for _, y in self.pairs())
         if self.size == 0:
-            raise FordeError("the training data is empty; pass at least one sample.")
+            raise FordeError("the data is empty; pass at least one sample.")
 
     def epoch(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         self._seed(generator)
@@ -95,6 +102,12 @@ class LoaderFeed(Feed):
     def rows(self, start: int, end: int) -> tuple[Tensor, ...] | None:
         dataset = self.loader.dataset
         return tuple(tensor[start:end] for tensor in dataset.tensors) if type(dataset) is TensorDataset else None
+
+    def steps(self) -> int | None:
+        try:
+            return len(self.loader)
+        except TypeError:
+            return None
 
     def generators(self) -> list[torch.Generator]:
         owners = (self.loader, self.loader.sampler, getattr(self.loader.batch_sampler, "sampler", None))
@@ -154,7 +167,7 @@ def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool
         )
     if isinstance(data, Dataset):
         if isinstance(data, Sized) and len(data) == 0:
-            raise FordeError("the training data is empty; pass at least one sample.")
+            raise FordeError("the data is empty; pass at least one sample.")
         drop = drop_last and isinstance(data, Sized) and len(data) > batch_size
         generator = torch.Generator()
         loader = DataLoader(data, batch_size=batch_size, shuffle=True, drop_last=drop, generator=generator)
@@ -175,6 +188,15 @@ def sizes_of_batches(n: int, batch_size: int, *, drop_last: bool) -> set[int]:
     """
     rest = n % batch_size
     return {batch_size} if drop_last or not rest else {batch_size, rest}
+
+
+def number_of_batches(n: int, batch_size: int, *, drop_last: bool) -> int:
+    """Batches of an epoch of n samples.
+
+    >>> number_of_batches(10, 4, drop_last=False), number_of_batches(10, 4, drop_last=True)
+    (3, 2)
+    """
+    return n // batch_size if drop_last else -(-n // batch_size)
 
 
 def as_targets(y: Tensor, likelihood: Likelihood) -> Tensor:
@@ -199,8 +221,12 @@ def check_data(x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
     if len(x) != len(y):
         raise FordeError(f"there are {len(x)} inputs but {len(y)} targets; pass one target for each input.")
     if len(y) == 0:
-        raise FordeError("the training data is empty; pass at least one sample.")
+        raise FordeError("the data is empty; pass at least one sample.")
     _check_batch(x, y, likelihood)
+
+
+def refuse_one_class(y: Tensor, likelihood: Likelihood) -> None:
+    """Stop where there is nothing to tell apart in targets `[N, ...]` to train on."""
     labels = likelihood.labels(y)
     if labels is None:
         return

@@ -20,8 +20,9 @@ class History:
     """One record per epoch, and the method as fitted to the data.
 
     Each record has `epoch`, `loss` (mean over members and batches), `repulsion`, `bandwidth`, `lr`, `seconds`, and,
-    where diagnostics ran, `disagreement` and `gradient_cosine` of the members on a probe batch. Methods of one network
-    add their own: `collected` (swag), `kl`, `entropy` and `beta` (node-bnn).
+    where diagnostics ran, `disagreement` and `gradient_cosine` of the members on a probe batch. With validation data
+    there are `validation_nll` and other metrics of the ensemble. Methods of one network add their own: `collected`
+    (swag), `kl`, `entropy` and `beta` (node-bnn).
 
     >>> history = History(Method(), [{"epoch": 0.0, "loss": 1.5}, {"epoch": 1.0, "loss": 1.0}])
     >>> history["loss"]
@@ -30,6 +31,10 @@ class History:
 
     method: Method
     records: list[Record] = field(default_factory=list)
+    best_epoch: int | None = None
+    """The epoch whose monitored value on the validation data was the best, counted from 0; None without such data."""
+    stopped: str | None = None
+    """Why training ended before its last epoch; None where it did not."""
 
     def __getitem__(self, name: str) -> list[float]:
         """Values of one quantity over epochs (NaN where it was not measured).

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from forde.data.inputs import normalise
 from forde.errors import FordeError
-from forde.training.feed import INPUT_BATCH, Feed, sizes_of_batches
+from forde.training.feed import INPUT_BATCH, Feed, number_of_batches, sizes_of_batches
 
 SHARE_OF_FREE_MEMORY = 0.3
 """Images may take this much of the device's free memory; networks and their graphs need the rest."""
@@ -162,6 +162,9 @@ class ImageFeed(Feed):
 
     def batch_sizes(self) -> set[int]:
         return sizes_of_batches(self.size, self.batch_size, drop_last=self.drop_last)
+
+    def steps(self) -> int:
+        return number_of_batches(self.size, self.batch_size, drop_last=self.drop_last)
 
     def rows(self, start: int, end: int) -> tuple[Tensor | np.ndarray, Tensor]:
         if isinstance(self.source, np.ndarray):

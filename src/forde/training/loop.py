@@ -39,6 +39,7 @@ from forde.training.optimizer_state import (
     optimizer_tensors,
 )
 from forde.training.plain import like, to_plain
+from forde.training.validating import Validator
 from forde.training.writers import finite_or_null, from_json
 from forde.turns import give_way, waiting
 
@@ -71,15 +72,19 @@ class Loop:
         diagnostics_every: int,
         non_finite: NonFinite,
         plan: Plan | None = None,
+        validator: Validator | None = None,
     ) -> None:
         self.engine, self.optimizer, self.scheduler, self.feed = engine, optimizer, scheduler, feed
         self.ensemble: Ensemble = engine.whole
         self.plan = plan or Plan(self.ensemble, engine.method)
+        self.validator = validator
         self.independent_data, self.diagnostics_every, self.non_finite = independent_data, diagnostics_every, non_finite
         self.orders = [torch.Generator().manual_seed(seed + i) for i in range(self.ensemble.n_members)]
         self.patience = _patience(engine.method)
         self.careful = None if non_finite == "stop" else CarefulStep(engine, optimizer)
         self.records: list[Record] = []
+        self.stopped: str | None = None
+        """Why training ends before its last epoch."""
         self.epoch = self.steps = self.roll_backs = 0
         self._begin_epoch()
 
@@ -130,6 +135,9 @@ class Loop:
             at_once = None if self.engine.whole is not self.engine.runner.ensemble else self.engine.runner.at_once
             record.update(probe(self.ensemble, x[:PROBE_SIZE], y[:PROBE_SIZE], at_once=at_once))
         record.update(self.plan.after_epoch(self.epoch))
+        if self.validator is not None:
+            record.update(self.validator.measure())
+            self.stopped = self.validator.note(self.epoch, record)
         record["seconds"] = before + time.perf_counter() - started
         if self.scheduler is not None:
             self.scheduler.step()
@@ -208,10 +216,13 @@ class Loop:
             **{f"beginning.{name}": state for name, state in self.beginning.items()},
             **{f"tally.{name}": torch.stack(values) for name, values in vars(self.tally).items() if values},
             **{f"plan.{name}": tensor for name, tensor in self.plan.tensors().items()},
+            **{f"best.{name}": tensor for name, tensor in (self.validator.tensors() if self.validator else {}).items()},
         }
         state = {
             **{name: getattr(self, name) for name in ("epoch", "step", "steps", "seconds", "skipped", "roll_backs")},
             "patience": self.patience,
+            "stopped": self.stopped,
+            "validation": None if self.validator is None else self.validator.state(),
             "records": [finite_or_null(record) for record in self.records],
             "optimizer": optimizer_settings(self.optimizer),
             "optimizer_numbers": optimizer_numbers(self.optimizer),
@@ -251,6 +262,9 @@ class Loop:
         for name, values in _part(tensors, "tally.").items():
             getattr(self.tally, name).extend(values.to(device))
         self.plan.load(_part(tensors, "plan."))
+        self.stopped = state.get("stopped")
+        if self.validator is not None:
+            self.validator.load(_part(tensors, "best."), state["validation"])
         self.beginning = _part(tensors, "beginning.")
         for i, order in enumerate(self._generators()):
             set_source_state(order, self.beginning[f"order.{i}"])

@@ -14,9 +14,11 @@ from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods import Method
 from forde.priors import TrainingData
-from forde.training.feed import Feed, as_targets, make_feed
+from forde.training.feed import Feed, TensorFeed, as_targets, make_feed, refuse_one_class
 from forde.training.image_feed import ImageFeed
-from forde.training.options import Settings
+from forde.training.options import Batching
+from forde.training.settings import Settings
+from forde.training.splitting import held_out
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +40,28 @@ def available_device(device: str | torch.device, *, own: bool = False) -> torch.
     return target
 
 
-def feed_of(data: Any, ensemble: Ensemble, settings: Settings) -> Feed:
-    """The data as batches for this ensemble."""
-    batches, batch_size = settings.batches, settings.batch_size
+def feeds_of(data: Any, ensemble: Ensemble, settings: Settings) -> tuple[Feed, Feed | None]:
+    """The data as batches for this ensemble, and those to validate with, where there are some."""
+    validation, held = settings.validation, None
+    if validation is not None and isinstance(validation.data, float):
+        by_class = ensemble.likelihood.takes_labels
+        data, held = held_out(data, validation.data, seed=settings.seed, by_class=by_class)
+        log.info("validation: %.3g of the training data, drawn by the seed, is held out", validation.data)
+    elif validation is not None:
+        held = validation.data
+    feed = _feed_of(data, ensemble, settings, settings.batches)
+    if isinstance(feed, TensorFeed):
+        refuse_one_class(feed.y, ensemble.likelihood)
+    if held is None:
+        return feed, None
+    try:
+        return feed, _feed_of(held, ensemble, settings, Batching(drop_last=False))
+    except FordeError as error:
+        raise FordeError(f"of the validation data: {error}") from None
+
+
+def _feed_of(data: Any, ensemble: Ensemble, settings: Settings, batches: Batching) -> Feed:
+    batch_size = settings.batch_size
     if isinstance(data, Images):
         ensemble.likelihood.check_targets(torch.as_tensor(data.labels))
         return ImageFeed(

@@ -7,6 +7,8 @@ log.txt            what forde had to say
 lock.json          while a process trains in it: which one
 checkpoints/       while it is running
 ensemble/          when it has finished, as `Ensemble.save` writes it
+last/ or best/     with validation data: `ensemble/` is what `fit` left, the best epoch's or the last one's; the other
+outcome.json       how many epochs it took, why it ended early, and which epoch was the best
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from forde.training.history import Record
 from forde.training.loop import Loop
 from forde.training.optimizer_state import scale_learning_rate
 from forde.training.options import Checkpointing
+from forde.training.outcome import Outcome
 from forde.training.plain import described
 from forde.training.run_lock import NAME as LOCK
 from forde.training.run_lock import locked
@@ -45,8 +48,8 @@ log = logging.getLogger(__name__)
 
 FORMAT = 2
 """Runs of format 1 noted less: neither code and settings of modules nor arguments of schedulers and loaders."""
-CONFIG, SESSIONS, METRICS, LOG, CHECKPOINTS, ENSEMBLE = (
-    "config.json", "sessions.jsonl", "metrics.jsonl", "log.txt", "checkpoints", "ensemble",
+CONFIG, SESSIONS, METRICS, LOG, CHECKPOINTS, ENSEMBLE, LAST, BEST = (
+    "config.json", "sessions.jsonl", "metrics.jsonl", "log.txt", "checkpoints", "ensemble", "last", "best",
 )  # fmt: skip
 MOST_ROLL_BACKS = 10
 SMALLER = 0.5
@@ -116,10 +119,10 @@ class RunFolder:
             append_line(self.folder / SESSIONS, json.dumps(environment))
         return json_name(started_with)
 
-    def samples_read(self) -> int | None:
-        """How many samples the run's fingerprint of the data was made of; None where there is none."""
+    def samples_read(self, of: str) -> int | None:
+        """How many samples the fingerprint of `data` or `validation_data` was made of; None where there is none."""
         path = self.folder / CONFIG
-        data = self.mesh.first(lambda: self._stored(path).get("data") if path.exists() else None)
+        data = self.mesh.first(lambda: self._stored(path).get(of) if path.exists() else None)
         samples = data.get("samples") if isinstance(data, dict) else None
         return samples if isinstance(samples, int) and samples >= 0 else None
 
@@ -260,31 +263,36 @@ class RunFolder:
         log.warning("back to epoch %d, step %d with lr %.3g: %s", loop.epoch, loop.step, lr, error)
         self._write_metrics(loop)
 
-    def finish(self, ensemble: Ensemble) -> None:
+    def keep(self, ensemble: Ensemble, name: str) -> None:
+        """Save an ensemble that is not the result, beside it."""
+        self.mesh.first(lambda: ensemble.save(self.folder / name))
+
+    def finish(self, ensemble: Ensemble, outcome: Outcome) -> None:
         """Save the trained ensemble; its checkpoints are then of no more use."""
-        self.mesh.first(lambda: self._finish(ensemble))
+        self.mesh.first(lambda: self._finish(ensemble, outcome))
         log.info("finished; the ensemble is in '%s'", self.folder / ENSEMBLE)
 
-    def _finish(self, ensemble: Ensemble) -> None:
+    def _finish(self, ensemble: Ensemble, outcome: Outcome) -> None:
+        outcome.write(self.folder)
         ensemble.save(self.folder / ENSEMBLE)
         self.checkpoints.clear()
 
-    def load_finished(self, ensemble: Ensemble) -> list[Record]:
-        """Load the trained ensemble, and return the records."""
+    def load_finished(self, ensemble: Ensemble) -> tuple[list[Record], Outcome]:
+        """Load the trained ensemble, and return the records and how the run ended."""
         log.info("'%s' has finished already, so nothing is trained", self.folder)
-        records = self.mesh.first(lambda: self._load_finished(ensemble))
+        found = self.mesh.first(lambda: self._load_finished(ensemble))
         share_members(ensemble, self.mesh)
-        return records
+        return found
 
-    def _load_finished(self, ensemble: Ensemble) -> list[Record]:
+    def _load_finished(self, ensemble: Ensemble) -> tuple[list[Record], Outcome]:
         path = self.folder / METRICS
-        records = read_records(path)
-        if len(records) < self._epochs:
+        records, outcome = read_records(path), Outcome.read(self.folder) or Outcome(self._epochs)
+        if len(records) < outcome.epochs:
             log.warning(
                 "'%s' is missing or damaged: %d of %d epochs could be read; the ensemble itself is whole",
-                path, len(records), self._epochs,
+                path, len(records), outcome.epochs,
             )  # fmt: skip
         device = ensemble.device
         saving.load_weights(self.folder / ENSEMBLE, ensemble)
         ensemble.to(device)
-        return records
+        return records, outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
@@ -37,18 +38,23 @@ from forde.training.feed import Feed
 from forde.training.history import History, Record
 from forde.training.loop import Loop
 from forde.training.optimizer import make_optimizer, refuse_nothing_to_train
-from forde.training.options import Batching, Checkpointing, Execution, Reporting, Settings, grouped
+from forde.training.options import Batching, Checkpointing, Execution, Reporting
+from forde.training.outcome import Outcome
 from forde.training.plain import described
-from forde.training.preparing import available_device, feed_of, fitted_to, say_what_is_not_trained, training_data
-from forde.training.run_folder import RunFolder
+from forde.training.preparing import available_device, feeds_of, fitted_to, say_what_is_not_trained, training_data
+from forde.training.run_folder import BEST, LAST, RunFolder
 from forde.training.run_log import silent
+from forde.training.settings import Settings, grouped
 from forde.training.signals import StopRequest, stop_requests
+from forde.training.validating import Validator
 from forde.turns import paused, turn
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from forde.training.options import Shorthands
+    from forde.training.settings import Shorthands
 
 
 def fit(
@@ -68,6 +74,7 @@ def fit(
     callback: Callable[[Record], None] | None = None,
     run: str | Path | None = None,
     resume: bool = False,
+    validation: Any = None,
     batches: Batching | None = None,
     execution: Execution | None = None,
     reporting: Reporting | None = None,
@@ -102,6 +109,8 @@ def fit(
             and SIGHUP finish the step, write a checkpoint and raise `forde.errors.RunInterruptedError`.
         resume: go on with what is in `run`, be that nothing, a checkpoint, or a finished run, which is loaded. All
             settings that decide the result must be as they were; device, engine and memory may be others.
+        validation: data to judge the ensemble by after each epoch, the share of `data` to hold out for it (0.2), or
+            `Validation(data, monitor, patience, restore_best)`. The ensemble ends as after its best epoch.
         batches: how data become batches: `Batching(drop_last, augmentation, independent)`.
         execution: how steps are carried out: `Execution(memory, mesh, non_finite)`.
         reporting: what is measured and shown: `Reporting(progress, diagnostics_every, writers)`.
@@ -121,37 +130,42 @@ def fit(
     >>> len(history), sorted(history.records[0])[:3]
     (2, ['bandwidth', 'disagreement', 'epoch'])
     """
-    groups = grouped(shorthands, batches=batches, execution=execution, reporting=reporting, checkpoint=checkpoint)
+    groups = grouped(
+        shorthands, validation=validation, batches=batches, execution=execution, reporting=reporting,
+        checkpoint=checkpoint,
+    )  # fmt: skip
     settings = Settings(
         epochs=epochs, batch_size=batch_size, lr=lr, optimizer=optimizer, scheduler=scheduler, seed=seed,
         device=device, precision=precision, engine=engine, callback=callback, run=run, resume=resume, **groups,
     )  # fmt: skip
     method = _checked_method(method, ensemble, settings)
     with turn("fit"), _surroundings(ensemble, settings) as (mesh, folder):
-        feed = feed_of(data, ensemble, settings)
+        feed, held = feeds_of(data, ensemble, settings)
         refuse_uneven_batches(feed.batch_sizes(), mesh)
         with seeded(settings.seed):
             share_random_numbers(mesh, ensemble.device)
             ensemble.train()
             say_what_is_not_trained(ensemble)
-            known = _known(ensemble, feed, folder, mesh)
+            known = _known(ensemble, feed, held, folder, mesh)
             fitted, example = fitted_to(method, ensemble, feed)
+            validator = _validator(held, ensemble, settings, mesh, example)
             inputs = training_data(ensemble, feed)
             plan = fitted.plan(ensemble, data=inputs, epochs=settings.epochs, seed=settings.seed)
             history = History(fitted)
             with _step(plan, feed, settings, mesh, example) as step:
-                loop = _loop(step, feed, settings, plan, fitted)
+                loop = _loop(step, feed, settings, plan, method=fitted, validator=validator)
                 finished = _begin(loop, settings, folder, mesh, method=method, known=known)
                 if not finished:
                     _train(loop, settings, folder, mesh)
-                    history.records = loop.records
+                    _conclude(loop, history, folder)
             if not finished:
                 _make_members(plan, ensemble, feed, settings.precision)
             ensemble.eval()
             if folder is not None and finished:
-                history.records = folder.load_finished(ensemble)
+                history.records, outcome = folder.load_finished(ensemble)
+                history.stopped, history.best_epoch = outcome.stopped, outcome.best_epoch
             elif folder is not None:
-                folder.finish(ensemble)
+                folder.finish(ensemble, Outcome(len(history), history.stopped, history.best_epoch))
     return history
 
 
@@ -162,6 +176,11 @@ def _checked_method(method: Method | str, ensemble: Ensemble, settings: Settings
             f"method is {method!r}, but a forde.Method or the name of one, such as 'forde-pca', was expected."
         )
     refuse_nothing_to_train(ensemble)
+    if method.one_network is not None and settings.validation is not None:
+        raise FordeError(
+            f"{method.name} makes its members when training is done, so there is no ensemble to validate before; leave "
+            "validation out, and evaluate what fit has trained."
+        )
     if method.one_network is not None and (settings.batches.independent or settings.execution.mesh is not None):
         option = "independent_data" if settings.batches.independent else "mesh"
         raise FordeError(
@@ -194,14 +213,30 @@ def _surroundings(ensemble: Ensemble, settings: Settings) -> Iterator[tuple[Mesh
         yield mesh, folder
 
 
-def _known(ensemble: Ensemble, feed: Feed, folder: RunFolder | None, mesh: Mesh) -> dict[str, Any] | None:
+def _known(
+    ensemble: Ensemble, feed: Feed, held: Feed | None, folder: RunFolder | None, mesh: Mesh
+) -> dict[str, Any] | None:
     """What ensemble and data are known again by, before an engine stacks the members.
 
     None where nobody will ask: for a run that nobody resumes and no other process shares.
     """
     if folder is None and mesh is ALONE:
         return None
-    return known_by(ensemble, feed, None if folder is None else folder.samples_read(), mesh)
+    feeds = {"data": feed} if held is None else {"data": feed, "validation_data": held}
+    samples = {name: None if folder is None else folder.samples_read(name) for name in feeds}
+    return known_by(ensemble, feeds, samples, mesh)
+
+
+def _validator(
+    held: Feed | None, ensemble: Ensemble, settings: Settings, mesh: Mesh, example: tuple[Tensor, Tensor] | None
+) -> Validator | None:
+    """What measures the validation data, once it was seen that it can."""
+    if held is None or settings.validation is None:
+        return None
+    keeps = settings.validation.restore_best or settings.run is not None
+    validator = Validator(held, ensemble, settings.validation, keeps=keeps, first=mesh.first)
+    validator.check(None if example is None else example[0])
+    return validator
 
 
 @contextmanager
@@ -223,7 +258,9 @@ def _step(
         plan.trained.zero_grad(set_to_none=True)
 
 
-def _loop(step: Step, feed: Feed, settings: Settings, plan: Plan, method: Method) -> Loop:
+def _loop(
+    step: Step, feed: Feed, settings: Settings, plan: Plan, *, method: Method, validator: Validator | None
+) -> Loop:
     optimizer, scheduler = make_optimizer(
         step, method, epochs=settings.epochs, lr=settings.lr, optimizer=settings.optimizer,
         scheduler=settings.scheduler, plan=plan,
@@ -231,6 +268,7 @@ def _loop(step: Step, feed: Feed, settings: Settings, plan: Plan, method: Method
     return Loop(
         step, optimizer, scheduler, feed, seed=settings.seed, independent_data=settings.batches.independent,
         diagnostics_every=settings.reporting.diagnostics_every, non_finite=settings.execution.non_finite, plan=plan,
+        validator=validator,
     )  # fmt: skip
 
 
@@ -290,7 +328,7 @@ def _run_epochs(
         begun = loop.epoch
         for _ in loop.records:
             advance("resumed")
-        while loop.epoch < epochs:
+        while loop.epoch < epochs and loop.stopped is None:
             try:
                 record = loop.run_epoch(
                     last=loop.epoch == epochs - 1,
@@ -301,7 +339,8 @@ def _run_epochs(
                     raise
                 folder.roll_back(loop, error)
                 continue
-            advance(f"loss {record['loss']:.3f}  repulsion {record['repulsion']:+.4f}")
+            watched = "" if loop.validator is None else f"  {loop.validator.key} {record[loop.validator.key]:.4f}"
+            advance(f"loss {record['loss']:.3f}  repulsion {record['repulsion']:+.4f}{watched}")
             if folder is not None:
                 folder.after_epoch(loop, record, request)
             with paused() if listeners else nullcontext():  # what the user does there may wait for other threads
@@ -309,6 +348,25 @@ def _run_epochs(
                     listener(record)
         if folder is not None and loop.epoch > begun and loop.plan.makes_members:
             folder.save(loop)  # making members takes a while
+
+
+def _conclude(loop: Loop, history: History, folder: RunFolder | None) -> None:
+    """Say how training ended, and let the ensemble be what it shall end as."""
+    history.records, history.stopped = loop.records, loop.stopped
+    if loop.stopped is not None:
+        log.info("training ended after epoch %d of its own accord: %s", loop.epoch - 1, loop.stopped)
+    if loop.validator is None:
+        return
+    validator, restores = loop.validator, loop.validator.options.restore_best
+    history.best_epoch = validator.best_epoch
+    if folder is not None and validator.best_epoch is not None:
+        with nullcontext() if restores else validator.as_it_was_best():
+            folder.keep(loop.ensemble, LAST if restores else BEST)
+    if restores and validator.best_epoch is not None:
+        validator.restore_best()
+        log.info("the ensemble is that of its best epoch, %d", validator.best_epoch)
+    elif restores:
+        log.warning("%s was never a number, so the ensemble is that of its last epoch", validator.key)
 
 
 def _make_members(plan: Plan, ensemble: Ensemble, feed: Feed, precision: Precision) -> None:

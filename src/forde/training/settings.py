@@ -1,0 +1,192 @@
+"""All settings of one training together: groups of options, their shorthands, and what is in no group."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypedDict, get_args
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from forde.distributed.mesh import Shape
+from forde.engine import EngineName
+from forde.errors import FordeError, unknown_name, whole_number
+from forde.step.records import Memory, Precision
+from forde.training.history import Record
+from forde.training.image_feed import Augmentation
+from forde.training.numerics import NonFinite
+from forde.training.options import Batching, Checkpointing, Execution, Reporting, Validation
+from forde.training.writers import Writer
+
+log = logging.getLogger(__name__)
+
+
+class Shorthands(TypedDict, total=False):
+    """Options of the groups that `fit` takes by themselves too."""
+
+    drop_last: bool
+    augmentation: Augmentation | None
+    independent_data: bool
+    memory: Memory
+    mesh: Shape | Literal["auto"] | None
+    non_finite: NonFinite
+    progress: bool
+    diagnostics_every: int
+    writers: Sequence[Writer]
+    checkpoint_every: int | None
+    checkpoint_minutes: float | None
+    keep: int
+    about: Mapping[str, Any] | None
+    monitor: str
+    patience: int | None
+    restore_best: bool
+
+
+RENAMED = {"independent_data": "independent", "checkpoint_every": "every", "checkpoint_minutes": "minutes"}
+"""Shorthand → the option's name in its group, where these differ."""
+
+
+class Groups(TypedDict):
+    """The groups, each given or at its defaults; there is no validation without data for it."""
+
+    validation: Validation | None
+    batches: Batching
+    execution: Execution
+    reporting: Reporting
+    checkpoint: Checkpointing
+
+
+def grouped(
+    shorthands: Mapping[str, Any],
+    *,
+    validation: Any = None,
+    batches: Batching | None = None,
+    execution: Execution | None = None,
+    reporting: Reporting | None = None,
+    checkpoint: Checkpointing | None = None,
+) -> Groups:
+    """The groups with shorthands taken in.
+
+    >>> grouped({"keep": 3})["checkpoint"].keep
+    3
+    """
+    given = ("validation", "batches", "execution", "reporting", "checkpoint")
+    for shorthand in shorthands:
+        if shorthand not in Shorthands.__annotations__:
+            raise unknown_name("argument of fit", shorthand, [*Shorthands.__annotations__, *given, *FLAT])
+    return Groups(
+        validation=_validation(validation, shorthands),
+        batches=_group("batches", Batching, batches, shorthands),
+        execution=_group("execution", Execution, execution, shorthands),
+        reporting=_group("reporting", Reporting, reporting, shorthands),
+        checkpoint=_group("checkpoint", Checkpointing, checkpoint, shorthands),
+    )
+
+
+def _validation(given: Any, shorthands: Mapping[str, Any]) -> Validation | None:
+    """The group of data that was given by itself, with its shorthands."""
+    if isinstance(given, Validation):
+        group: Validation = _group("validation", Validation, given, shorthands)
+        return group
+    own = {name: shorthands[name] for name in ("monitor", "patience", "restore_best") if name in shorthands}
+    if given is not None:
+        return Validation(given, **own)
+    for name, value in own.items():
+        raise FordeError(
+            f"{name}={value!r} is about validation data, and there is none; pass validation=0.2 to hold out a fifth of "
+            f"the training data, or data of its own, or leave {name} out."
+        )
+    return None
+
+
+def _group(argument: str, kind: type[Any], given: Any, shorthands: Mapping[str, Any]) -> Any:
+    """One group; a shorthand beside it would leave open which of the two counts."""
+    if given is not None and not isinstance(given, kind):
+        raise FordeError(f"{argument} is {given!r}, but a forde.{kind.__name__} was expected.")
+    options = {RENAMED.get(name, name): (name, value) for name, value in shorthands.items()}
+    own = {option: pair for option, pair in options.items() if option in kind.__dataclass_fields__}
+    if given is not None and own:
+        option, (name, value) = next(iter(own.items()))
+        raise FordeError(
+            f"{argument}={kind.__name__}(...) and {name}={value!r} were both given; "
+            f"put it in the group, as {kind.__name__}({option}={value!r})."
+        )
+    return replace(given or kind(), **{option: value for option, (_, value) in own.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All that one training was asked for, beside ensemble, method and data; checked."""
+
+    epochs: int
+    batch_size: int
+    lr: float | None
+    optimizer: Callable[[Iterable[Tensor]], Optimizer] | None
+    scheduler: Callable[[Optimizer], LRScheduler] | None
+    seed: int
+    device: str | torch.device | None
+    precision: Precision
+    engine: EngineName
+    callback: Callable[[Record], None] | None
+    run: str | Path | None
+    resume: bool
+    validation: Validation | None
+    batches: Batching
+    execution: Execution
+    reporting: Reporting
+    checkpoint: Checkpointing
+
+    def __post_init__(self) -> None:
+        whole_number("seed", self.seed, at_least=0)
+        whole_number("epochs", self.epochs, at_least=1)
+        whole_number("batch_size", self.batch_size, at_least=1)
+        if self.run is None and (self.resume or self.execution.non_finite == "roll_back"):
+            raise FordeError("resume and non_finite='roll_back' need checkpoints; give a folder for them as run=.")
+        if self.run is None and self.checkpoint.about is not None:
+            raise FordeError("about is kept in the folder of a run; give one as run=, or leave about out.")
+        if self.run is None and self.checkpoint != Checkpointing():
+            log.warning("checkpoints are written into the folder of a run; without run= there are none.")
+        for what, given, names in (("engine", self.engine, EngineName), ("memory", self.execution.memory, Memory)):
+            if given not in get_args(names):
+                raise unknown_name(what, given, get_args(names))
+        if self.precision not in ("float32", "bf16"):
+            raise FordeError(f"precision is {self.precision!r}, but 'float32' or 'bf16' was expected.")
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """Those that decide the result, beside optimizer and scheduler: a run that is resumed must have the same."""
+        return {
+            "epochs": self.epochs, "batch_size": self.batch_size, "seed": self.seed, "precision": self.precision,
+            "drop_last": self.batches.drop_last, "augmentation": self.batches.augmentation,
+            "independent_data": self.batches.independent,
+            "validation": self._how_validated,
+        }  # fmt: skip
+
+    @property
+    def _how_validated(self) -> dict[str, Any] | None:
+        """Without the data; a share of the training data is a number that counts."""
+        if self.validation is None:
+            return None
+        share = self.validation.data if isinstance(self.validation.data, float) else None
+        return {
+            "share": share, "monitor": self.validation.monitor, "patience": self.validation.patience,
+            "restore_best": self.validation.restore_best,
+        }  # fmt: skip
+
+    def how(self, device: torch.device, shape: Shape) -> dict[str, Any]:
+        """Those that say how it is carried out, which may be others when a run is resumed."""
+        checkpoint = self.checkpoint
+        return {
+            "device": str(device), "engine": self.engine, "memory": self.execution.memory, "mesh": shape,
+            "diagnostics_every": self.reporting.diagnostics_every, "checkpoint_every": checkpoint.every,
+            "checkpoint_minutes": checkpoint.minutes, "keep": checkpoint.keep, "non_finite": self.execution.non_finite,
+        }  # fmt: skip
+
+
+FLAT = tuple(name for name in Settings.__dataclass_fields__ if name not in Groups.__annotations__)
+"""Arguments of `fit` that are in no group."""
