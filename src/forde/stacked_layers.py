@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from forde.double_backward.relu import relu
+from forde.double_backward.activations import relu
 from forde.double_backward.stacked import linear_of_all
 from forde.models import MLP
 from forde.torch_private import hooks_of_layer, untold

@@ -79,15 +79,38 @@ def _find(path: str) -> Any:
 # Derivatives
 
 
-def will_run(node: Any) -> bool:
-    """Whether the backward pass that is running goes through a node; True where torch does not tell."""
-    ask = _find("torch._C._will_engine_execute_node")
+def wanted(ctx: Any, n: int) -> list[bool]:
+    """For the first n arguments of an `autograd.Function`, whether the running backward pass uses their gradients.
+
+    torch's own nodes leave out gradients that the pass does not ask for. Functions written in Python are told only
+    whether an argument requires a gradient at all, and so would compute the weights' gradients where
+    `autograd.grad(y, x)` wants that of the inputs. All arguments must be tensors, or None at the end. Called from
+    inside `backward`, where `ctx` is the node; all that need a gradient where torch does not tell.
+
+    >>> class Product(torch.autograd.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, a, b):
+    ...         return a * b
+    ...     @staticmethod
+    ...     def backward(ctx, g):
+    ...         print(wanted(ctx, 2))
+    ...         return g, g
+    >>> a, b = torch.ones(2, requires_grad=True)[:, None], torch.ones(2, requires_grad=True)
+    >>> torch.autograd.backward(Product.apply(a, b).sum(), inputs=[b])
+    [False, True]
+    """
+    needed, ask = list(ctx.needs_input_grad[:n]), _find("torch._C._will_engine_execute_node")
     if ask is None:
-        return True
-    try:
-        return bool(ask(node))
-    except RuntimeError:  # torch does not answer for a leaf whose gradient `autograd.grad` returns: that one is wanted
-        return True
+        return needed
+    found = list(needed)
+    for i in reversed(range(n)):
+        # Where nobody wants the others, the node runs for the first one alone.
+        if needed[i] and (i or any(found[1:])):
+            try:
+                found[i] = bool(ask(ctx.next_functions[i][0]))
+            except RuntimeError:  # torch does not answer for a leaf whose gradient `grad` returns: that one is wanted
+                found[i] = True
+    return found
 
 
 class Stacks(NamedTuple):

@@ -10,8 +10,8 @@ from golden import check_close, load, names
 from torch import Tensor
 
 from forde.kernels import PCA, RBF, Identity, Median, Metric, PrincipalDirections, Tuned
-from forde.kernels.bandwidth import FLOOR, median
-from forde.kernels.distance import squared_distances
+from forde.kernels.metric import squared_distances
+from forde.kernels.rbf import FLOOR, median
 from forde.rules import WGD
 from forde.vectors import unit
 

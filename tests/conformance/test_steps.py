@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import forde
 from forde.engine import EngineName, inspect_step, make_engine
 from forde.kernels import PCA, RBF, Identity, PrincipalDirections
-from forde.kernels.bandwidth import FLOOR
-from forde.kernels.distance import squared_distances
+from forde.kernels.metric import squared_distances
+from forde.kernels.rbf import FLOOR
 from forde.priors import Isotropic
 from forde.spaces import InputGradients
 from forde.step import Step

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from forde.double_backward.layout import in_layout_of
-from forde.double_backward.wanted import wanted
+from forde.double_backward.activations import in_layout_of
+from forde.torch_private import wanted
 
 LAST, FIRST = torch.channels_last, torch.contiguous_format
 

@@ -7,8 +7,16 @@ import torch
 from torch import Tensor
 
 from forde.kernels import distance
-from forde.kernels.distance import in_one_piece, squared_distances, squared_distances_under
-from forde.kernels.metric import PCA, Metric, Tuned
+from forde.kernels.distance import in_one_piece
+from forde.kernels.metric import (
+    PCA,
+    WIDE,
+    Metric,
+    Tuned,
+    _AmongThemselves,
+    squared_distances,
+    squared_distances_under,
+)
 from forde.kernels.pca import PrincipalDirections
 
 M, B, D = 4, 3, 10
@@ -33,9 +41,9 @@ def test_slices_and_loop_agree(chunk: int, z: Tensor, monkeypatch: pytest.Monkey
     live = z.clone().requires_grad_()
     expected = with_gradient((live.unsqueeze(1) - z.unsqueeze(0)).square().sum(-1), live)
     monkeypatch.setattr(distance, "CHUNK", chunk)
-    sliced = with_gradient(distance._SquaredDistances.apply(live, z), live)
+    sliced = with_gradient(distance.InSlices.apply(live, z), live)
     looped = with_gradient(squared_distances(live, z), live)
-    among_themselves = with_gradient(distance._AmongThemselves.apply(live, None), live)
+    among_themselves = with_gradient(_AmongThemselves.apply(live, None), live)
     for found in (sliced, looped, among_themselves):
         torch.testing.assert_close(found[0], expected[0])
         torch.testing.assert_close(found[1], expected[1])
@@ -44,8 +52,8 @@ def test_slices_and_loop_agree(chunk: int, z: Tensor, monkeypatch: pytest.Monkey
 def test_coinciding_members_are_at_distance_zero_and_feel_nothing(z: Tensor) -> None:
     for distances in (
         squared_distances,
-        distance._SquaredDistances.apply,
-        lambda live, _: distance._AmongThemselves.apply(live, None),
+        distance.InSlices.apply,
+        lambda live, _: _AmongThemselves.apply(live, None),
     ):
         live = z[1:3].float().requires_grad_()
         q, gradient = with_gradient(distances(live, z[1:3].float()), live)
@@ -60,7 +68,7 @@ def test_in_one_piece_ends(z: Tensor) -> None:
     assert before == distance.CHUNK
 
 
-@pytest.mark.parametrize("size", [distance.WIDE - 1, distance.WIDE])
+@pytest.mark.parametrize("size", [WIDE - 1, WIDE])
 def test_among_themselves_at_any_size(size: int) -> None:
     z = torch.randn(3, 4, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     live = z.clone().requires_grad_()

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import forde
 from forde.engine import EngineName, inspect_step
 from forde.kernels import PCA, RBF, Identity, Median, PrincipalDirections, Tuned, fit_pca
-from forde.kernels.distance import squared_distances
+from forde.kernels.metric import squared_distances
 from forde.rules import WGD
 from forde.vectors import unit
 

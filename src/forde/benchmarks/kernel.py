@@ -12,7 +12,6 @@ from forde.benchmarks.directions import with_directions
 from forde.benchmarks.rows import Row, ratio
 from forde.benchmarks.timing import Run, arithmetic, time_jobs
 from forde.methods import Method, method
-from forde.step import exchange
 
 
 def metrics(rank: int) -> dict[str, Method]:
@@ -40,8 +39,10 @@ def exchanging(recipe: Method, shape: tuple[int, int, int], device: torch.device
     z = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device)
     z /= z.norm(dim=-1, keepdim=True)
     fitted = with_directions(recipe, shape[2], device)
+    rule, kernel = fitted.rule, fitted.kernel
+    assert rule is not None and kernel is not None
     with arithmetic("float32"):
-        yield lambda: exchange(fitted, z, None, 1 / shape[1])
+        yield lambda: rule(kernel, z)
 
 
 def measure(

@@ -20,7 +20,7 @@ from forde.compile.traced import TracedStep
 from forde.cuda_graph import Recorded, record
 from forde.rules import Forces
 from forde.step.checks import refuse_non_finite
-from forde.step.core import Repulsion, report
+from forde.step.core import Repulsion
 from forde.step.records import Batch, Forward, StepReport
 from forde.step.runners import Runner
 
@@ -110,7 +110,9 @@ class CudaGraphs:
                 self._bad.copy_(torch.maximum(self._bad, bad))
                 with captured(optimizer, lrs, self._bad):
                     optimizer.step()
-            return report(found, forces)
+            if forces is None:
+                return StepReport(found.losses, torch.zeros_like(found.losses), None, None)
+            return StepReport(found.losses, forces.energy, forces.bandwidth, found.z)
 
         recorded = self._record(step, run, [*(tensor.clone() for tensor in inputs), *strength])
         gradients: list[Tensor | None] = []

@@ -446,7 +446,7 @@ class CompiledStep(Step):
         if z.shape in known or any(program.traced.has_loss_gradient for program in kind.step.programs):
             return
         try:
-            graph, names = trace_exchange(self._plain.comparison, z)
+            graph, names = trace_exchange(self._plain, z)
             function = self._fused(graph)
             with torch.no_grad():
                 function(z, torch.ones((), dtype=torch.float64, device=z.device))  # it is compiled when first called

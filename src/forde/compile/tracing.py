@@ -17,8 +17,8 @@ from torch.func import functionalize
 from forde.compile.partition import is_random, split
 from forde.kernels.distance import in_one_piece
 from forde.methods.base import Method
-from forde.step.core import exchange, forward
-from forde.step.records import Batch
+from forde.step.core import Step, forward
+from forde.step.records import Batch, Forward
 from forde.step.runners import Runner
 from forde.torch_private import traced
 
@@ -146,13 +146,13 @@ def given_to(runner: Runner, unit: int, batch: Batch, metric: Tensor | None) -> 
     return [*state_of(runner, unit), *([] if metric is None else [metric]), batch.x, batch.y, *part]
 
 
-def trace_exchange(method: Method, z: Tensor) -> tuple[fx.GraphModule, list[str]]:
-    """Phase 2 as a function of z and the factor; and the names of what it returns."""
+def trace_exchange(step: Step, z: Tensor) -> tuple[fx.GraphModule, list[str]]:
+    """A step's phase 2 as a function of z and the factor; and the names of what it returns."""
     names: list[str] = []
 
     def forces(z: Tensor, factor: Tensor) -> list[Tensor]:
         with torch.enable_grad(), in_one_piece():
-            found = exchange(method, z, None, factor)
+            found = step.exchange(Forward(z.new_zeros(len(z)), z, None), factor)
         told = {n: t for n in ("cotangent", "energy", "mixing", "bandwidth") if (t := getattr(found, n)) is not None}
         names[:] = list(told)
         return [tensor.detach() for tensor in told.values()]

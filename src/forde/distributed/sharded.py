@@ -88,7 +88,8 @@ class ShardedStep(Step):
         if not isinstance(batch, Batch):
             own = batch[self.first_member : self.first_member + self.runner.ensemble.n_members]
             return [self._own(each, each.x, each.y) for each in own], factor
-        compared_x, compared_y = batch.compared
+        assert not isinstance(batch.part, tuple)
+        compared_x, compared_y = batch.x[: batch.part], batch.y[: batch.part]
         part = None
         if batch.part is not None:
             of = f"part that repels (repulsion_fraction={self.method.repulsion_fraction})"

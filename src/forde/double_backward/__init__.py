@@ -7,6 +7,6 @@ folder, one file per kind of operation; the numbers stay the same.
 
 from forde.double_backward.batch_norm import Processes
 from forde.double_backward.policy import Policy
-from forde.double_backward.statistics import Part, Whole
+from forde.double_backward.statistics import Part, Whole, still_statistics
 
-__all__ = ["Part", "Policy", "Processes", "Whole"]
+__all__ = ["Part", "Policy", "Processes", "Whole", "still_statistics"]

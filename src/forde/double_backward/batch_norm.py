@@ -9,7 +9,7 @@ calls of torch's kernels, because each pass over memory and each small operation
     Σv(g − ⟨g⟩)    the same kernel, asked for w's gradient only: one pass that writes nothing
     ∂y             a sum of v, g and y, with a number per channel each
 
-Cotangents are brought into the activations' order of memory first (`layout.py`).
+Cotangents are brought into the activations' order of memory first (`in_layout_of`).
 
 Where several processes hold a batch together, or members are stacked, BatchNorm is composed of torch's own operations
 (`composed`). Every process sends mean and variance of its own part, and all combine them:
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from forde.double_backward.layout import in_layout_of
+from forde.double_backward.activations import in_layout_of
 from forde.torch_private import batch_norm_in_training
 
 
@@ -82,13 +82,35 @@ class _Gradient(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         v, of_gw, of_gb = cotangents
-        g, y, _, mean, inverse, _, _ = ctx.saved_tensors
-        to_g, to_y, to_w = (None, None, None) if v is None else _adjoint(in_layout_of(v, y), *ctx.saved_tensors)
+        g, y, weight, mean, inverse, sum_gx, sum_g = ctx.saved_tensors
+        to_g = to_y = to_w = None
+        per_channel = (1, -1, *[1] * (y.dim() - 2))
+        if v is not None:
+            n = y.numel() // y.shape[1]
+            v = in_layout_of(v, y)
+            to_g, sum_vx, sum_v = _project(v, y, weight, mean, inverse)
+            ones = torch.ones_like(mean)
+            covariance = torch.ops.aten.native_batch_norm_backward(
+                v, g, ones, None, None, sum_g / n, ones, True, 0.0, (False, True, False)
+            )[1]
+            both = sum_vx * sum_gx
+            s = covariance.sub_(both, alpha=1 / n)  # n times that of the formula
+            factor = inverse.square().div_(n)
+            factor = factor if weight is None else factor.mul_(weight)
+            of_v, of_g = factor * sum_gx, factor * sum_vx
+            of_y = s.sub(both, alpha=2 / n).mul_(factor).mul_(inverse)
+            rest = (of_v * sum_v).addcmul_(of_g, sum_g).div_(n).addcmul_(of_y, mean).view(per_channel)
+            terms = [
+                (t.float() if t.itemsize < 4 else t, f.view(per_channel)) for t, f in ((v, of_v), (g, of_g), (y, of_y))
+            ]
+            to_y = torch.addcmul(rest, *terms[0], value=-1)
+            to_y.addcmul_(*terms[1], value=-1).addcmul_(*terms[2], value=-1)
+            to_w = None if weight is None else s.mul_(inverse)
         if of_gw is not None:  # gw = Σ g x̂
             to_g = plus(to_g, spread(of_gw * inverse, y) * (wide(y) - spread(mean, y)))
             to_y = plus(to_y, _project(g, y, of_gw, mean, inverse)[0])
         if of_gb is not None:  # gb = Σ g
-            to_g = plus(to_g, spread(of_gb, y).expand_as(y))
+            to_g = plus(to_g, of_gb.view(per_channel).expand_as(y))
         return None if to_g is None else to_g.to(g.dtype), None if to_y is None else to_y.to(y.dtype), to_w, None, None
 
 
@@ -120,35 +142,6 @@ def _project(
     return gradients
 
 
-def _adjoint(  # noqa: PLR0917
-    v: Tensor,
-    g: Tensor,
-    y: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    inverse: Tensor,
-    sum_gx: Tensor,
-    sum_g: Tensor,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """∂g and ∂y in the shape of y, ∂w `[C]`, for v the cotangent of gy."""
-    n = y.numel() // y.shape[1]
-    to_g, sum_vx, sum_v = _project(v, y, weight, mean, inverse)
-    ones = torch.ones_like(mean)
-    covariance = torch.ops.aten.native_batch_norm_backward(
-        v, g, ones, None, None, sum_g / n, ones, True, 0.0, (False, True, False)
-    )[1]
-    both = sum_vx * sum_gx
-    s = covariance.sub_(both, alpha=1 / n)  # n times that of the formula
-    factor = inverse.square().div_(n)
-    factor = factor if weight is None else factor.mul_(weight)
-    of_v, of_g = factor * sum_gx, factor * sum_vx
-    of_y = s.sub(both, alpha=2 / n).mul_(factor).mul_(inverse)
-    rest = (of_v * sum_v).addcmul_(of_g, sum_g).div_(n).addcmul_(of_y, mean)
-    to_y = torch.addcmul(spread(rest, y), wide(v), spread(of_v, y), value=-1)
-    to_y.addcmul_(wide(g), spread(of_g, y), value=-1).addcmul_(wide(y), spread(of_y, y), value=-1)
-    return to_g, to_y, None if weight is None else s.mul_(inverse)
-
-
 def normalise(call: BatchNorm, *, telling: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """As `torch.nn.functional.batch_norm(training=True)` on `[B, C, ...]`, and μ and r `[C]`.
 
@@ -163,7 +156,6 @@ def normalise(call: BatchNorm, *, telling: bool = False) -> tuple[Tensor, Tensor
     True
     """
     y, running_mean, running_var, weight, bias, _, momentum, eps = call
-    refuse_one_value(y)
     statistics = () if running_mean is None or running_var is None else (running_mean, running_var)
     settings = (*statistics, True, momentum, eps)
     if telling:
@@ -208,8 +200,6 @@ def composed(call: BatchNorm, processes: Processes | None = None) -> tuple[Tenso
     """
     y, shards = wide(call.input), 1 if processes is None else processes.size
     n = shards * (y.numel() // y.shape[1])
-    if n <= 1:
-        refuse_one_value(call.input)
     variance, mean = torch.var_mean(y, others(y), correction=0)
     if processes is not None:
         # Each process fills its own row: one message instead of one for the mean and, after it, one for the variance.
@@ -230,7 +220,9 @@ def normalise_by(call: BatchNorm, mean: Tensor, inverse: Tensor) -> Tensor:
     >>> normalise_by(BatchNorm(torch.tensor([[5.0]]), None, None), torch.tensor([1.0]), torch.tensor([0.5]))
     tensor([[2.]])
     """
-    return affine(call.input, mean, inverse if call.weight is None else inverse * call.weight, call.bias)
+    y, scale = call.input, inverse if call.weight is None else inverse * call.weight
+    out = (wide(y) - spread(mean, y)) * spread(scale, y)
+    return (out if call.bias is None else out + spread(call.bias, y)).to(y.dtype)
 
 
 def move_running_stats(call: BatchNorm, mean: Tensor, variance: Tensor, n: int) -> None:
@@ -268,16 +260,6 @@ def spread(channels: Tensor, y: Tensor) -> Tensor:
     return channels.view(1, -1, *[1] * (y.dim() - 2))
 
 
-def affine(y: Tensor, mean: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """(y − μ)s + b for y `[B, C, ...]` and numbers `[C]`, in the dtype of y.
-
-    >>> affine(torch.tensor([[5.0]]), torch.tensor([1.0]), torch.tensor([0.5]), None)
-    tensor([[2.]])
-    """
-    out = (wide(y) - spread(mean, y)) * spread(scale, y)
-    return (out if bias is None else out + spread(bias, y)).to(y.dtype)
-
-
 def through_statistics(
     y: Tensor, mean: Tensor, inverse: Tensor, of_mean: Tensor | None, of_inverse: Tensor | None
 ) -> Tensor | None:
@@ -291,14 +273,9 @@ def through_statistics(
     n = y.numel() // y.shape[1]
     to_y = None if of_mean is None else spread(of_mean / n, y).expand_as(y)
     if of_inverse is not None:
-        to_y = plus(to_y, spread(of_inverse * inverse**3 / -n, y) * (wide(y) - spread(mean, y)))
+        through_inverse = spread(of_inverse * inverse**3 / -n, y) * (wide(y) - spread(mean, y))
+        to_y = through_inverse if to_y is None else to_y + through_inverse
     return to_y
-
-
-def refuse_one_value(y: Tensor) -> None:
-    """As torch does where a channel of `[B, C, ...]` has one value only, of which there is no variance."""
-    if y.numel() <= y.shape[1]:
-        raise ValueError(f"Expected more than 1 value per channel when training, got input size {y.size()}")
 
 
 def plus(total: Tensor | None, term: Tensor) -> Tensor:

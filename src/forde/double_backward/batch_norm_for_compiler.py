@@ -25,14 +25,15 @@ from torch.autograd.function import once_differentiable
 
 from forde.double_backward.batch_norm import (
     BatchNorm,
-    affine,
     move_running_stats,
     others,
     plus,
-    refuse_one_value,
     spread,
     through_statistics,
     wide,
+)
+from forde.double_backward.batch_norm import (
+    normalise_by as by_given,
 )
 
 
@@ -47,7 +48,7 @@ class _Normalise(torch.autograd.Function):
         ctx.save_for_backward(y, weight, mean, inverse, scale)
         ctx.mark_non_differentiable(*([variance] if telling else [mean, inverse, variance]))
         ctx.set_materialize_grads(False)
-        return affine(y, mean, scale, bias), mean, inverse, variance
+        return by_given(BatchNorm(y, None, None, None, bias), mean, scale), mean, inverse, variance
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -156,7 +157,6 @@ def normalise(call: BatchNorm, *, telling: bool = False) -> tuple[Tensor, Tensor
     True
     """
     y = call.input
-    refuse_one_value(y)
     out, mean, inverse, variance = _Normalise.apply(y, call.weight, call.bias, call.eps, telling)
     move_running_stats(call, mean, variance, y.numel() // y.shape[1])
     return _marked(out), mean, inverse
@@ -169,10 +169,45 @@ def normalise_by(call: BatchNorm, mean: Tensor, inverse: Tensor) -> Tensor:
     tensor([[2.]])
     """
     scale = written(inverse if call.weight is None else inverse * call.weight)
-    return _marked(affine(call.input, mean, scale, call.bias))
+    return _marked(by_given(call._replace(weight=None), mean, scale))
 
 
 def _marked(normalised: Tensor) -> Tensor:
     """Tells a ReLU what it is behind."""
     normalised.from_batch_norm = True  # type: ignore[attr-defined]
     return normalised
+
+
+class _RectifyForCompiler(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, inplace: bool) -> Tensor:
+        ctx.from_input = hasattr(x, "from_batch_norm")
+        before = x.clone() if inplace and ctx.from_input else x  # costs a compiled step nothing
+        if inplace:
+            ctx.mark_dirty(x)
+        out = x.relu_() if inplace else x.relu()
+        ctx.save_for_backward(before if ctx.from_input else out)
+        ctx.set_materialize_grads(False)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, None]:
+        (g,), (sign,) = cotangents, ctx.saved_tensors
+        if g is None:
+            return None, None
+        gradient = torch.ops.aten.threshold_backward(g, sign.detach(), 0)
+        return gradient if ctx.from_input else written(gradient), None
+
+
+def relu_for_compiler(x: Tensor, inplace: bool = False) -> Tensor:
+    """As `torch.nn.functional.relu`, for a compiler to merge.
+
+    Behind BatchNorm the derivative is told from the input, which is a pointwise function of what BatchNorm's own
+    derivatives read anyway. Elsewhere (where branches of a residual network meet) it is written to memory, to be read
+    by all that follow instead of sign and cotangent.
+
+    >>> relu_for_compiler(torch.tensor([-1.0, 2.0]))
+    tensor([0., 2.])
+    """
+    rectified: Tensor = _RectifyForCompiler.apply(x, inplace)
+    return rectified

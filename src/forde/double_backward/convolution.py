@@ -17,14 +17,13 @@ one only: dgrad is torch's transposed convolution, which torch knows how to diff
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from forde.double_backward.layout import in_layout_of
-from forde.double_backward.wanted import wanted
+from forde.double_backward.activations import in_layout_of
+from forde.torch_private import wanted
 
 
 class Geometry(NamedTuple):
@@ -56,7 +55,7 @@ class _Convolve(torch.autograd.Function):
         return (
             _InputGradient.apply(g, w, x, ctx.geometry) if of_x else None,
             _WeightGradient.apply(g, x, w, ctx.geometry) if of_w else None,
-            _bias_gradient(g) if of_bias else None,
+            g.sum([0, *range(2, g.dim())]) if of_bias else None,
             None,
         )
 
@@ -109,101 +108,77 @@ class _ConvolveEagerly(_Convolve):
         dx = dw = None
         if torch.is_grad_enabled():  # to be differentiated again
             if of_x:
-                dx = torch.ops.aten.convolution(g, w, None, *_adjoint(geometry, x, g, w))
+                stride, padding, dilation, transposed, rest, groups = geometry
+                if not transposed:  # pixels at the end of x that a convolution in strides did not reach
+                    sizes = zip(x.shape[2:], g.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
+                    rest = tuple(n - ((m - 1) * s - 2 * p + d * (k - 1) + 1) for n, m, k, s, p, d in sizes)
+                adjoint = Geometry(
+                    stride, padding, dilation, not transposed, (0,) * len(rest) if transposed else rest, groups
+                )
+                dx = torch.ops.aten.convolution(g, w, None, *adjoint)
                 if dx.requires_grad and x.device.type == "cpu":
                     dx.register_hook(lambda v: None if v is None else in_layout_of(v, x))
             if of_w:
                 dw = torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (False, True, False))[1]
         elif of_x or of_w:
             dx, dw, _ = torch.ops.aten.convolution_backward(g, x, w, None, *geometry, (of_x, of_w, False))
-        return dx, dw, _bias_gradient(g) if of_bias else None, None
-
-
-def _bias_gradient(g: Tensor) -> Tensor:
-    return g.sum([axis for axis in range(g.dim()) if axis != 1])
-
-
-def _adjoint(geometry: Geometry, x: Tensor, g: Tensor, w: Tensor) -> Geometry:
-    """Of the convolution that takes g `[B, O, ...]` back to x `[B, C, ...]`, with the same weights."""
-    stride, padding, dilation, transposed, _, groups = geometry
-    if transposed:
-        return Geometry(stride, padding, dilation, False, (0,) * len(stride), groups)
-    sizes = zip(x.shape[2:], g.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
-    # Pixels at the end of x that a convolution in strides did not reach.
-    rest = tuple(n - ((m - 1) * s - 2 * p + d * (k - 1) + 1) for n, m, k, s, p, d in sizes)
-    return Geometry(stride, padding, dilation, True, rest, groups)
+        return dx, dw, g.sum([0, *range(2, g.dim())]) if of_bias else None, None
 
 
 PLAIN = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 TRANSPOSED = {torch.conv_transpose1d: 1, torch.conv_transpose2d: 2, torch.conv_transpose3d: 3}
 
 
-def plain(  # noqa: PLR0917  (torch's own order of arguments)
-    func: Callable[..., Tensor],
-    dims: int,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-    *,
-    for_compiler: bool = False,
-) -> Tensor:
-    """As `torch.conv1d`, `conv2d` or `conv3d`, whichever `func` is (of `dims` dimensions).
-
-    >>> x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
-    >>> torch.equal(plain(torch.conv2d, 2, x, w, padding=1), torch.conv2d(x, w, padding=1))
-    True
-    """
-    if padding == "valid":
-        padding = 0
-    if isinstance(padding, str) or input.dim() != dims + 2:
-        # "same" may pad unevenly, and single samples have no batch axis: left to torch.
-        return func(input, weight, bias, stride, padding, dilation, groups)
-    zeros = (0,) * dims
-    geometry = Geometry(each(stride, dims), each(padding, dims), each(dilation, dims), False, zeros, groups)
-    return _convolve(input, weight, bias, geometry, for_compiler=for_compiler)
-
-
-def transposed(  # noqa: PLR0917  (torch's own order of arguments)
-    func: Callable[..., Tensor],
-    dims: int,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-    *,
-    for_compiler: bool = False,
-) -> Tensor:
-    """As `torch.conv_transpose1d`, `conv_transpose2d` or `conv_transpose3d`, whichever `func` is.
-
-    >>> x, w = torch.randn(2, 3, 8), torch.randn(3, 4, 3)
-    >>> torch.equal(transposed(torch.conv_transpose1d, 1, x, w), torch.conv_transpose1d(x, w))
-    True
-    """
-    if input.dim() != dims + 2:
-        return func(input, weight, bias, stride, padding, output_padding, groups, dilation)
-    geometry = Geometry(
-        each(stride, dims), each(padding, dims), each(dilation, dims), True, each(output_padding, dims), groups
-    )
-    return _convolve(input, weight, bias, geometry, for_compiler=for_compiler)
-
-
 def convolution(func: Callable[..., Tensor], *, for_compiler: bool) -> Callable[..., Tensor]:
     """One of torch's convolutions, plain or transposed, with a cheap second derivative.
 
+    Padding by a word but "valid" may be uneven, and single samples have no batch axis: these are left to torch.
+
     >>> x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
-    >>> torch.equal(convolution(torch.conv2d, for_compiler=False)(x, w), torch.conv2d(x, w))
+    >>> torch.equal(convolution(torch.conv2d, for_compiler=False)(x, w, padding=1), torch.conv2d(x, w, padding=1))
+    True
+    >>> x, w = torch.randn(2, 3, 8), torch.randn(3, 4, 3)
+    >>> torch.equal(convolution(torch.conv_transpose1d, for_compiler=False)(x, w), torch.conv_transpose1d(x, w))
     True
     """
-    dims = PLAIN.get(func) or TRANSPOSED[func]
-    return partial(plain if func in PLAIN else transposed, func, dims, for_compiler=for_compiler)
+    transposed = func in TRANSPOSED
+    dims = TRANSPOSED[func] if transposed else PLAIN[func]
+    names = ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
+    apply = (_Convolve if for_compiler else _ConvolveEagerly).apply
+
+    def call(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        *rest: Any,
+        **named: Any,
+    ) -> Tensor:
+        padding = 0 if padding == "valid" else padding
+        if isinstance(padding, str) or input.dim() != dims + 2:
+            return func(input, weight, bias, stride, padding, *rest, **named)
+        given = {
+            "dilation": (1,) * dims,
+            "output_padding": (0,) * dims,
+            "groups": 1,
+            **dict(zip(names, rest, strict=False)),
+            **named,
+        }
+        lengths = (stride, padding, given["dilation"], given["output_padding"])
+        stride, padding, dilation, output_padding = (
+            length if isinstance(length, tuple) and len(length) == dims else each(length, dims) for length in lengths
+        )
+        kind = input.device.type
+        if torch.is_autocast_enabled(kind):  # autocast does not look inside our functions
+            dtype = torch.get_autocast_dtype(kind)
+            input, weight, bias = input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        y: Tensor = apply(
+            input, weight, bias, Geometry(stride, padding, dilation, transposed, output_padding, given["groups"])
+        )
+        return y
+
+    return call
 
 
 def each(value: Any, dims: int) -> tuple[int, ...]:
@@ -225,12 +200,3 @@ def in_16_bits(x: Tensor) -> bool:
     kind = x.device.type
     autocast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind).itemsize == 2
     return autocast or x.itemsize == 2
-
-
-def _convolve(x: Tensor, w: Tensor, bias: Tensor | None, geometry: Geometry, *, for_compiler: bool) -> Tensor:
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind):  # autocast does not look inside our functions
-        dtype = torch.get_autocast_dtype(kind)
-        x, w, bias = x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
-    y: Tensor = (_Convolve if for_compiler else _ConvolveEagerly).apply(x, w, bias, geometry)
-    return y

@@ -14,13 +14,13 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from forde.double_backward import batch_norm, batch_norm_for_compiler, stacked
-from forde.double_backward.activations import gelu, silu
+from forde.double_backward.activations import gelu, relu, silu
 from forde.double_backward.batch_norm import BatchNorm, Processes
+from forde.double_backward.batch_norm_for_compiler import relu_for_compiler
 from forde.double_backward.convolution import PLAIN, TRANSPOSED, convolution
 from forde.double_backward.cudnn import in_good_shape, large_convolution
 from forde.double_backward.group_norm import group_norm, instance_norm
 from forde.double_backward.pooling import MEANS, POOLS, averaging, max_pool2d
-from forde.double_backward.relu import relu, relu_for_compiler
 from forde.double_backward.statistics import Part, Whole
 from forde.errors import FordeError
 
@@ -84,7 +84,8 @@ class Policy:
                 of the batch.
         """
         operations = _operations(self.device, self.stacked, self.traced, self.compiler, twice)
-        if statistics is not None and statistics.links:
+        whole = statistics.whole if isinstance(statistics, Part) else statistics
+        if statistics is not None and whole is not None and whole.links:
             operations = {**operations, **{f: statistics.layer(operations.get(f, f)) for f in LAYERS}}
         if statistics is not None or self.processes is not None or F.batch_norm in operations:
             operations = {**operations, F.batch_norm: partial(self._batch_norm, statistics)}
@@ -99,6 +100,11 @@ class Policy:
         if isinstance(statistics, Part):
             formulas = batch_norm_for_compiler if self.compiler else batch_norm
             return formulas.normalise_by(call, *statistics.next_statistics(call.input.shape[1]))
+        shards = 1 if self.processes is None else self.processes.size
+        if shards * call.input.numel() <= call.input.shape[1]:
+            raise ValueError(
+                f"Expected more than 1 value per channel when training, got input size {call.input.size()}"
+            )
         telling = statistics is not None
         if self.processes is not None or self.stacked:
             out, mean, inverse = batch_norm.composed(call, self.processes)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from forde.double_backward.layout import in_layout_of
+from forde.double_backward.activations import in_layout_of
 
 
 class Window(NamedTuple):
@@ -113,36 +113,6 @@ POOLS: dict[Callable[..., Any], int] = {
 MEANS: tuple[Callable[..., Any], ...] = (torch.mean, Tensor.mean)
 
 
-def axes_of_average(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[int, ...], bool] | None:
-    """Over which axes one of `POOLS` or `MEANS` takes the mean, and whether it keeps them; None where torch does it.
-
-    >>> x = torch.zeros(2, 3, 4, 4)
-    >>> axes_of_average(F.adaptive_avg_pool2d, (x, 1), {})
-    ((-2, -1), True)
-    >>> axes_of_average(Tensor.mean, (x, (2, 3)), {})
-    ((2, 3), False)
-    """
-    names = {"output_size"} if func in POOLS else {"dim", "keepdim"}
-    if not args or not _is_plain(args[0]) or not names >= set(kwargs):
-        return None
-    if func in POOLS:
-        size, dims = (args[1] if len(args) > 1 else kwargs["output_size"]), POOLS[func]
-        sizes = (size,) if isinstance(size, int) else tuple(size)
-        return (tuple(range(-dims, 0)), True) if all(size == 1 for size in sizes) else None
-    given = dict(zip(("dim", "keepdim"), args[1:], strict=False)) | kwargs
-    axes = given.get("dim")
-    if axes is None or axes == ():
-        return None
-    return ((axes,) if isinstance(axes, int) else tuple(axes)), bool(given.get("keepdim", False))
-
-
-def _is_plain(x: Tensor) -> bool:
-    """Whether torch itself would add up in the dtype of x (it widens halves), on a device that gains from this."""
-    return x.device.type == "cpu" and x.is_floating_point() and x.itemsize >= 4
-
-
 def average(x: Tensor, axes: tuple[int, ...], *, keepdim: bool = False) -> Tensor:
     """The mean of x over some axes, all others kept.
 
@@ -153,10 +123,24 @@ def average(x: Tensor, axes: tuple[int, ...], *, keepdim: bool = False) -> Tenso
 
 
 def averaging(func: Callable[..., Any]) -> Callable[..., Any]:
-    """One of `POOLS` or `MEANS`, by `average` where this does the same."""
+    """One of `POOLS` or `MEANS`, by `average` where this does the same.
+
+    That is over given axes, or down to one place, on a device that gains from it, and where torch itself would add up
+    in the dtype of x (it widens halves).
+    """
+    dims = POOLS.get(func)
+    names = ("dim", "keepdim") if dims is None else ("output_size",)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        axes = axes_of_average(func, args, kwargs)
-        return func(*args, **kwargs) if axes is None else average(args[0], axes[0], keepdim=axes[1])
+        given = dict(zip(names, args[1:], strict=False)) | kwargs
+        x = args[0] if args else kwargs["input"]
+        axes = given.get("dim")
+        if dims is not None:
+            one_place = given["output_size"] in (1, (1,) * dims, [1] * dims)
+            axes, given = tuple(range(-dims, 0)) if one_place else None, {"keepdim": True}
+        plain = x.device.type == "cpu" and x.is_floating_point() and x.itemsize >= 4
+        if axes is None or axes == () or not plain or not given.keys() <= {"dim", "keepdim"}:
+            return func(*args, **kwargs)
+        return average(x, (axes,) if isinstance(axes, int) else tuple(axes), keepdim=bool(given.get("keepdim", False)))
 
     return call

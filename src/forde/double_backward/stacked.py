@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from forde.double_backward.relu import relu
-from forde.double_backward.wanted import wanted
-from forde.torch_private import stacks
+from forde.double_backward.activations import relu
+from forde.torch_private import stacks, wanted
 
 
 class _Linear(torch.autograd.Function):

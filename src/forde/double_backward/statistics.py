@@ -15,14 +15,16 @@ graph; `Part` takes them from there. In a trace the part's layers need no arithm
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from forde.errors import FordeError
-from forde.torch_private import version_of
+from forde.torch_private import batch_norms, version_of
 
 OTHER_LAYERS = (
     "a part of the batch went through other BatchNorm layers than the whole batch (layers left out at random?), so its "
@@ -38,18 +40,15 @@ class _Layer(NamedTuple):
     versions: tuple[int, int]
 
 
+@dataclass
 class Whole:
-    """What the pass over the whole batch leaves for that over a part of it.
+    """What the pass over the whole batch leaves for that over a part of it."""
 
-    Args:
-        links: whether what layers read and wrote is kept too.
-    """
-
-    def __init__(self, *, links: bool = False) -> None:
-        self.links = links
-        self.statistics: list[tuple[Tensor, Tensor]] = []
-        """μ and r `[C]`, for each call of BatchNorm."""
-        self.layers: list[_Layer] = []
+    links: bool = False
+    """Whether what layers read and wrote is kept too."""
+    statistics: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """μ and r `[C]`, for each call of BatchNorm."""
+    layers: list[_Layer] = field(default_factory=list)
 
     def layer(self, func: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """A layer's function that leaves what it read and wrote."""
@@ -63,40 +62,33 @@ class Whole:
         return call
 
 
+@dataclass
 class Part:
-    """What the pass over a part of the batch takes from that over the whole, call by call.
+    """What the pass over a part of the batch takes from that over the whole, call by call, and off its lists."""
 
-    Args:
-        sizes: how many samples the whole batch and its part have.
-    """
-
-    def __init__(self, whole: Whole, sizes: tuple[int, int]) -> None:
-        self.links, self.sizes = whole.links, sizes
-        self.forming = True
-        """Whether the representation is still being formed, by derivatives along the part's own pass."""
-        self._statistics, self._layers = iter(whole.statistics), iter(whole.layers)
+    whole: Whole
+    sizes: tuple[int, int]
+    """How many samples the whole batch and its part have."""
+    forming: bool = True
+    """Whether the representation is still being formed, by derivatives along the part's own pass; from then on they go
+    to the whole batch's activations."""
 
     def next_statistics(self, channels: int) -> tuple[Tensor, Tensor]:
         """μ and r of the layer that is called next."""
-        found = next(self._statistics, None)
-        if found is None or len(found[0]) != channels:
+        if not self.whole.statistics or len(self.whole.statistics[0][0]) != channels:
             raise FordeError(OTHER_LAYERS)
-        return found
+        return self.whole.statistics.pop(0)
 
     def refuse_left_over(self) -> None:
         """Stop where the whole batch went through more layers than its part."""
-        if next(self._statistics, None) is not None:
+        if self.whole.statistics:
             raise FordeError(OTHER_LAYERS)
-
-    def formed(self) -> None:
-        """From here on derivatives go to the whole batch's activations."""
-        self.forming = False
 
     def layer(self, func: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """A layer's function whose input and output are rows of the whole batch's, where these are known."""
 
         def call(*args: Any, **kwargs: Any) -> Tensor:
-            whole = next(self._layers, None) if args else None
+            whole = self.whole.layers.pop(0) if args and self.whole.layers else None
             if whole is None or whole.versions != (version_of(whole.read), version_of(whole.wrote)):
                 return func(*args, **kwargs)
             read, *others = args
@@ -132,3 +124,16 @@ class _Link(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
         (g,) = cotangents
         return (g, None, None) if ctx.part.forming else (None, g, None)
+
+
+@contextmanager
+def still_statistics(network: nn.Module) -> Iterator[None]:
+    """BatchNorm normalises by the batch inside, but does not move its running statistics."""
+    moving = [m for m in network.modules() if isinstance(m, batch_norms()) and m.track_running_stats]
+    for module in moving:
+        module.track_running_stats = False
+    try:
+        yield
+    finally:
+        for module in moving:
+            module.track_running_stats = True

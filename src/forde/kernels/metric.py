@@ -15,20 +15,51 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from forde.errors import FordeError
-from forde.kernels.distance import squared_distances, squared_distances_under
+from forde.kernels.distance import InSlices
 from forde.kernels.pca import PrincipalDirections, fit_pca
+from forde.torch_private import weighted_differences
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 FEW = 32
 """Dimensions below which two products are faster on a CPU than one and a loop over members."""
+WIDE = 128
+"""From here on a loop over members is faster on a CPU than torch's own function (at 768 half as long)."""
+IN_CACHE = 1 << 19
+"""Numbers of one slice of the loop (2 MiB in float32)."""
+
+
+def squared_distances(live: Tensor, frozen: Tensor | None = None) -> Tensor:
+    """q_ijb = ‖live_ib − frozen_jb‖²: `[M, B, D]`, `[M, B, D]` → `[M, M, B]`; gradients flow to `live` only.
+
+    Formed from differences: where members nearly coincide the bandwidth is about 1e-12, and the usual expansion
+    ‖a‖² + ‖b‖² − 2⟨a, b⟩ would amplify its rounding by 1e12. Neither pass holds more than a slice of `[M, M, B, D]`.
+
+    Args:
+        frozen: left out, the same numbers as `live`.
+
+    >>> squared_distances(torch.tensor([[[0.0]], [[3.0]]]), torch.tensor([[[0.0]], [[1.0]]])).squeeze(-1)
+    tensor([[0., 1.],
+            [9., 4.]])
+    """
+    result: Tensor
+    if live.device.type != "cpu":
+        result = InSlices.apply(live, live.detach() if frozen is None else frozen.detach())
+    elif frozen is None and live.shape[-1] >= WIDE:
+        result = _AmongThemselves.apply(live, None)
+    else:
+        places = live.transpose(0, 1), (live if frozen is None else frozen).detach().transpose(0, 1)
+        result = torch.cdist(*places, compute_mode="donot_use_mm_for_euclid_dist").square().permute(1, 2, 0)
+    return result
 
 
 class Metric(ABC):
@@ -40,9 +71,9 @@ class Metric(ABC):
     def __call__(self, s: Tensor) -> Tensor:
         """`[M, B, D]` → `[M, B, D']`."""
 
-    def squared_distances(self, z: Tensor) -> Tensor:
+    def squared_distances(self, live: Tensor) -> Tensor:
         """Between members `[M, B, D]` → `[M, M, B]`; gradients flow to the first of each pair."""
-        return squared_distances(self(z))
+        return squared_distances(self(live))
 
     def matrix_of(self, device: torch.device, dtype: torch.dtype) -> Tensor | None:
         """The map as a matrix `[D, D']`; None where it is none, or none that is worth a product."""
@@ -69,8 +100,54 @@ class Identity(Metric):
     def __call__(self, s: Tensor) -> Tensor:
         return s
 
-    def squared_distances(self, z: Tensor) -> Tensor:
-        return squared_distances(z)
+    squared_distances = staticmethod(squared_distances)
+
+
+def squared_distances_under(form: Tensor, z: Tensor) -> Tensor:
+    """q_ijb = (z_ib − z_jb)ᵀ S (z_ib − z_jb), S symmetric `[D, D]`: `[M, B, D]` → `[M, M, B]`; on a CPU.
+
+    The gradient is made of the same Sz as the distance. So one product per member does for both, where a root R of
+    S = RRᵀ asks for two, zR and that of the gradient with Rᵀ.
+
+    >>> squared_distances_under(torch.tensor([[2.0]]), torch.tensor([[[0.0]], [[3.0]]])).squeeze(-1)
+    tensor([[ 0., 18.],
+            [18.,  0.]])
+    """
+    result: Tensor = _AmongThemselves.apply(z, form)
+    return result
+
+
+class _AmongThemselves(torch.autograd.Function):
+    """On a CPU: each pair once, and torch's loop for the gradient, which holds no differences."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, form: Tensor | None) -> Tensor:
+        mapped = z
+        if form is not None:
+            # Differences of near-identical members are exact, those of their products are not.
+            z = z - z[0]
+            mapped = torch.stack([z[0], *(member @ form for member in z[1:])])
+        ctx.save_for_backward(mapped)
+        members, places, size = z.shape
+        q = z.new_zeros(members, members, places)
+        at_once = max(1, IN_CACHE // (members * size))
+        for first, i in product(range(0, places, at_once), range(members - 1)):
+            some = slice(first, first + at_once)
+            difference = z[i + 1 :, some] - z[i, some]
+            if form is None:
+                squares = torch.linalg.vector_norm(difference, dim=-1).square_()  # in one pass, unlike a product
+            else:
+                other = mapped[i + 1 :, some] - mapped[i, some]
+                squares = torch.linalg.vecdot(difference, other).clamp_min_(0)  # products may round to less
+            q[i, i + 1 :, some] = squares
+        return q.add_(q.transpose(0, 1).clone())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (mapped,) = ctx.saved_tensors
+        places, weight = mapped.transpose(0, 1).contiguous(), (2 * gradients[0]).permute(2, 0, 1).contiguous()
+        return weighted_differences(weight, places).transpose(0, 1), None
 
 
 @dataclass(frozen=True)
@@ -105,8 +182,7 @@ class Spectral(Metric):
         return f"{rank} of {size} directions hold {float(self.pca.explained_variance_ratio.sum()):.1%} of the variance"
 
     def __call__(self, s: Tensor) -> Tensor:
-        matrix = self.matrix(s.device, s.dtype)
-        self._refuse_other_size(s)
+        matrix = self.matrix(s.device, s.dtype, s.shape[-1])
         # One product per member, all of one shape: equal members then stay equal to the last bit, and so exert no
         # force, where one product over all rows may round equal rows differently.
         return torch.stack([member @ matrix for member in s])
@@ -114,27 +190,21 @@ class Spectral(Metric):
     def matrix_of(self, device: torch.device, dtype: torch.dtype) -> Tensor | None:
         return None if self.pca is None else self.matrix(device, dtype)
 
-    def squared_distances(self, z: Tensor) -> Tensor:
-        if z.device.type != "cpu" or z.shape[-1] < FEW:
-            return super().squared_distances(z)
-        matrix = self.matrix(z.device, z.dtype)
-        self._refuse_other_size(z)
-        if 2 * matrix.shape[1] <= matrix.shape[0]:  # two products with few directions are less work
-            return super().squared_distances(z)
-        if z.dtype not in self._forms:
-            self._forms[z.dtype] = matrix @ matrix.T
-        return squared_distances_under(self._forms[z.dtype], z)
+    def squared_distances(self, live: Tensor) -> Tensor:
+        if live.device.type == "cpu" and live.shape[-1] >= FEW:
+            matrix = self.matrix(live.device, live.dtype, live.shape[-1])
+            if 2 * matrix.shape[1] > matrix.shape[0]:  # with fewer directions two products are less work
+                if live.dtype not in self._forms:
+                    self._forms[live.dtype] = matrix @ matrix.T
+                return squared_distances_under(self._forms[live.dtype], live)
+        return squared_distances(self(live))
 
-    def _refuse_other_size(self, s: Tensor) -> None:
-        expected = 0 if self.pca is None else len(self.pca.directions)
-        if s.shape[-1] != expected:
-            raise FordeError(
-                f"the metric was fitted to inputs of {expected} values, but members are compared by vectors of "
-                f"{s.shape[-1]}; PCA metrics fit the input-gradient space of the same data only."
-            )
+    def matrix(self, device: torch.device, dtype: torch.dtype, size: int | None = None) -> Tensor:
+        """R with RRᵀ = Σ⁻¹ `[D, R]`, or `[D, R + D]` where directions outside U weigh something too.
 
-    def matrix(self, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """R with RRᵀ = Σ⁻¹ `[D, R]`, or `[D, R + D]` where directions outside U weigh something too."""
+        Args:
+            size: D of what it will be applied to.
+        """
         if (device, dtype) not in self._maps:
             if self.pca is None:
                 raise FordeError(
@@ -150,7 +220,13 @@ class Spectral(Metric):
                 eye = torch.eye(directions.shape[0], dtype=directions.dtype, device=directions.device)
                 matrix = torch.cat([inside, rest**0.5 * eye], dim=1)
             self._maps[device, dtype] = matrix.to(device=device, dtype=dtype)
-        return self._maps[device, dtype]
+        found = self._maps[device, dtype]
+        if size is not None and size != len(found):
+            raise FordeError(
+                f"the metric was fitted to inputs of {len(found)} values, but members are compared by vectors of "
+                f"{size}; PCA metrics fit the input-gradient space of the same data only."
+            )
+        return found
 
 
 @dataclass(frozen=True)

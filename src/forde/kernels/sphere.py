@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from forde.errors import FordeError
-from forde.kernels.bandwidth import Bandwidth, Median, as_bandwidth
 from forde.kernels.base import Kernel, Similarity
-from forde.kernels.distance import squared_distances
+from forde.kernels.metric import squared_distances
+from forde.kernels.rbf import Bandwidth, Median, as_bandwidth
 from forde.vectors import unit
 
 

@@ -43,13 +43,13 @@ class OfClasses(Likelihood):
         # Each batch is divided by the weights, or by the number, of its own labels.
         return self.class_weights is None and self.ignore_index is None
 
-    def mean_loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """`[..., R, C]`, `[R]` or `[R, C]` → `[...]`."""
-        *stacked, rows, classes = logits.shape
-        flat, copies = logits.reshape(-1, classes), logits[..., 0, 0].numel()
+    def mean_loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """Logits `[..., R, C]` and targets `[R]` or `[R, C]` → `[...]`."""
+        *stacked, rows, classes = output.shape
+        flat, copies = output.reshape(-1, classes), output[..., 0, 0].numel()
         soft = y.is_floating_point()
-        targets = y.to(logits.dtype).repeat(copies, 1) if soft else y.long().repeat(copies)
-        weights = None if self.class_weights is None else as_weights(self.class_weights, logits)
+        targets = y.to(output.dtype).repeat(copies, 1) if soft else y.long().repeat(copies)
+        weights = None if self.class_weights is None else as_weights(self.class_weights, output)
         ignored = {} if self.ignore_index is None or soft else {"ignore_index": self.ignore_index}
         options: dict[str, Any] = {"weight": weights, "label_smoothing": self.label_smoothing, **ignored}
         if not stacked and not ignored and (soft or weights is None):
@@ -57,24 +57,22 @@ class OfClasses(Likelihood):
         losses = F.cross_entropy(flat, targets, **options, reduction="none").view(*stacked, rows)
         if soft or (weights is None and not ignored):
             return losses.mean(-1)
-        counts, own = self.counts(y), self.without_ignored(y)
-        size = (counts.to(losses.dtype) if weights is None else weights[own] * counts).sum()
+        counts = self.counts(y)
+        size = (
+            counts.to(losses.dtype) if weights is None else weights[torch.where(counts, y, 0).long()] * counts
+        ).sum()
         return losses.sum(-1) / torch.where(size > 0, size, torch.ones_like(size))
 
     def counts(self, y: Tensor) -> Tensor:
         """Which labels count."""
         return torch.ones_like(y, dtype=torch.bool) if self.ignore_index is None else y != self.ignore_index
 
-    def without_ignored(self, y: Tensor) -> Tensor:
-        """Labels that can be looked up: 0 where they do not count."""
-        return y.long() if self.ignore_index is None else torch.where(self.counts(y), y, 0).long()
-
-    def at_labels(self, values: Tensor, y: Tensor) -> Tensor:
+    def at_labels(self, output: Tensor, y: Tensor) -> Tensor:
         """Values of the true class, their mean under soft labels, 0 where a label does not count: `[..., R]`."""
         if y.is_floating_point():
-            return (values * y.to(values.dtype)).sum(-1)
-        own = self.without_ignored(y).expand(values.shape[:-1]).unsqueeze(-1)
-        found = values.gather(-1, own).squeeze(-1)
+            return (output * y.to(output.dtype)).sum(-1)
+        own = y.long() if self.ignore_index is None else torch.where(self.counts(y), y, 0).long()
+        found = output.gather(-1, own.expand(output.shape[:-1]).unsqueeze(-1)).squeeze(-1)
         return found if self.ignore_index is None else torch.where(self.counts(y), found, 0)
 
     def labels(self, y: Tensor) -> Tensor | None:
@@ -113,9 +111,9 @@ class OfClasses(Likelihood):
                 "weight for each class."
             )
 
-    def check_range(self, y: Tensor, classes: int) -> None:
-        """Refuse labels beyond the number of classes."""
-        found = self.labels(y)
+    def check_labels(self, output: Tensor, y: Tensor, *, scalar: bool = False) -> None:
+        """Refuse labels beyond the number of classes, axis 1 of the output."""
+        found, classes = self.labels(y), output.shape[1]
         if found is not None and found.numel() and int(found.max()) >= classes:
             raise FordeError(
                 f"label {int(found.max())} is outside the {classes} classes of the network's output; "
@@ -160,12 +158,9 @@ class Classification(OfClasses):
     takes_stacks: ClassVar[bool] = True
     takes_labels: ClassVar[bool] = True
 
-    def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        return self.mean_loss(output, y)
-
-    def scalar(self, output: Tensor, y: Tensor) -> Tensor:
-        """Logit of the true class, as in the paper's released code."""
-        return self.at_labels(output, y)
+    loss = OfClasses.mean_loss
+    scalar = OfClasses.at_labels
+    """Logit of the true class, as in the paper's released code."""
 
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
         return self.scalar(output.log_softmax(-1), y)
@@ -196,6 +191,3 @@ class Classification(OfClasses):
                 f"{list(y.shape)}; give one probability for each class."
             )
         self.check_number(output.shape[1])
-
-    def check_labels(self, output: Tensor, y: Tensor, *, scalar: bool = False) -> None:
-        self.check_range(y, output.shape[1])

@@ -89,9 +89,6 @@ class DenseClassification(OfClasses):
             )
         self.check_number(output.shape[1])
 
-    def check_labels(self, output: Tensor, y: Tensor, *, scalar: bool = False) -> None:
-        self.check_range(y, output.shape[1])
-
 
 def _rows(values: Tensor) -> Tensor:
     """`[B, C, ...]` → `[B·P, C]`."""

@@ -1,6 +1,6 @@
 """One training step: forward, exchange, pull back."""
 
-from forde.step.core import Step, exchange
+from forde.step.core import Step
 from forde.step.inspecting import InspectedStep, inspect
 from forde.step.plain import PlainStep
 from forde.step.records import Batch, Forward, StepReport
@@ -17,6 +17,5 @@ __all__ = [
     "Runner",
     "Step",
     "StepReport",
-    "exchange",
     "inspect",
 ]

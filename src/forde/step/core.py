@@ -12,9 +12,9 @@ ensemble, for members θ_1 … θ_M and a batch (x, y):
 and the optimizer goes along −g_i. Only the exchange sees more than one member. It gets z without its graph, so members
 never appear in each other's graph, and across processes only z travels.
 
-`Step.update` is these lines. The functions below it are the phases of one *unit*: a unit is one member, or all members
-stacked. A runner (`step/runners.py`) knows how to run a unit's forward pass. All results have an axis for the m members
-of a unit, `[m, ...]`.
+`Step.update` is these lines, and `Step.exchange` is phase 2. The functions below are phases 1 and 3 of one *unit*: one
+member, or all members stacked. A runner (`step/runners.py`) knows how to run a unit's forward pass. All results have an
+axis for the m members of a unit, `[m, ...]`.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Step(ABC):
         self.runner, self.method = runner, method
         self.whole = runner.ensemble if whole is None else whole
         """All members; `runner.ensemble` has those that this process trains."""
+        self.comparison = method
+        """The method of the exchange: where members apply the kernel's metric themselves, its kernel has none left."""
 
     def update(
         self,
@@ -81,18 +83,21 @@ class Step(ABC):
         self.finish(forces, repulsion)
         if optimizer is not None:
             optimizer.step()
-        return report(found, forces)
+        if forces is None:
+            return StepReport(found.losses, torch.zeros_like(found.losses), None, None)
+        return StepReport(found.losses, forces.energy, forces.bandwidth, found.z)
 
     def planned(
         self, x: Tensor | list[Tensor], y: Tensor | list[Tensor], *, step: int, epoch: int, data_size: int | None
     ) -> tuple[Batches, float | None]:
         """The batch, with the part of it that repels, and the factor of the repulsion (None: no repulsion)."""
-        size = len(y if isinstance(y, Tensor) else y[0])
+        method, size = self.method, len(y if isinstance(y, Tensor) else y[0])
         factor = None
         if len(self.whole.members) > 1:
-            factor = self.method.factor(step=step, epoch=epoch, batch_size=size, data_size=data_size)
+            factor = method.factor(step=step, epoch=epoch, batch_size=size, data_size=data_size)
         if isinstance(x, Tensor) and isinstance(y, Tensor):
-            return Batch(x, y, None if factor is None else self.method.compared(size)), factor
+            all_repel = factor is None or method.repulsion_fraction == 1
+            return Batch(x, y, None if all_repel else method.compared(size)), factor
         if factor is not None:
             raise FordeError(
                 "members that repel must see the same batch; use independent_data with 'deep-ensemble' only."
@@ -103,9 +108,22 @@ class Step(ABC):
     def forward(self, batch: Batches, *, repel: bool) -> Forward:
         """Phase 1 of all units; old gradients are cleared. Without repulsion, gradients are there already."""
 
-    @abstractmethod
     def exchange(self, found: Forward, factor: float | Tensor) -> Forces:
-        """Phase 2."""
+        """Phase 2: forces on all members' representations `[M, S, D]`, multiplied by `factor` (scale and weight).
+
+        The only place where members meet: cheap, and free of any network.
+        """
+        method, z = self.comparison, found.z
+        assert z is not None and method.space is not None and method.kernel is not None and method.rule is not None
+        projection = method.space.project(z, found.loss_gradients) if method.space.projects else None
+        forces = method.rule(method.kernel, z if projection is None else projection.z)
+        cotangent = factor * (forces.cotangent if projection is None else projection.pull_back(forces.cotangent, z))
+        if forces.mixing is not None and method.mixes_representations:
+            # Phase 3 will bring member i's own δ_i; this turns it into Σ_j W_ij δ_j.
+            assert found.loss_gradients is not None
+            others = forces.mixing - identity_like(forces.mixing)
+            cotangent = cotangent + torch.einsum("ij,jsd->isd", others, found.loss_gradients)
+        return replace(forces, cotangent=cotangent, energy=factor * forces.energy)
 
     @abstractmethod
     def pull_back(self, forces: Forces | None, *, apart: bool = False) -> Repulsion:
@@ -168,13 +186,6 @@ class Step(ABC):
         self.runner.close()
 
 
-def report(found: Forward, forces: Forces | None) -> StepReport:
-    """What a step has to say."""
-    if forces is None:
-        return StepReport(found.losses, torch.zeros_like(found.losses), None, None)
-    return StepReport(found.losses, forces.energy, forces.bandwidth, found.z)
-
-
 # Phase 1
 
 
@@ -202,7 +213,8 @@ def forward(
     space, likelihood = method.space, runner.ensemble.likelihood
     twice = repel and space is not None and space.needs_input_gradient
     if repel and batch.part is not None:
-        view, compared, inputs, part = runner.run_apart(unit, batch, twice=twice, tensors=tensors, links=links)
+        some = batch.part if isinstance(batch.part, tuple) else (batch.x[: batch.part], batch.y[: batch.part])
+        view, compared, inputs, part = runner.run_apart(unit, batch, *some, twice=twice, tensors=tensors, links=links)
     else:
         view, inputs = runner.run(unit, batch.x, batch.y, share=batch.share, twice=twice, tensors=tensors)
         compared, part = view, None
@@ -230,7 +242,7 @@ def forward(
         (loss_gradient,) = torch.autograd.grad(of.sum(), space.source(compared), retain_graph=True)
         loss_gradient = loss_gradient.detach().reshape(z.shape).to(z.dtype)
     if part is not None:
-        part.formed()
+        part.forming = False
     return Graph(losses, objective, z if metric is None else under_metric(metric, z), loss_gradient)
 
 
@@ -255,31 +267,6 @@ def under_metric(metric: Tensor, z: Tensor) -> Tensor:
     torch.Size([2, 4, 2])
     """
     return (z[0] @ metric).unsqueeze(0) if len(z) == 1 else torch.stack([member @ metric for member in z])
-
-
-# Phase 2
-
-
-def exchange(method: Method, z: Tensor, loss_gradients: Tensor | None, factor: float | Tensor) -> Forces:
-    """Forces on representations `[M, S, D]`, multiplied by `factor` (the repulsion's scale and weight).
-
-    The only place where members meet: cheap, and free of any network.
-
-    >>> from forde import method
-    >>> forces = exchange(method("forde-identity"), torch.randn(3, 4, 5), None, factor=0.25)
-    >>> forces.cotangent.shape, forces.energy.shape
-    (torch.Size([3, 4, 5]), torch.Size([3]))
-    """
-    assert method.space is not None and method.kernel is not None and method.rule is not None
-    projection = method.space.project(z, loss_gradients) if method.space.projects else None
-    forces = method.rule(method.kernel, z if projection is None else projection.z)
-    cotangent = factor * (forces.cotangent if projection is None else projection.pull_back(forces.cotangent, z))
-    if forces.mixing is not None and method.mixes_representations:
-        # Phase 3 will bring member i's own δ_i; this turns it into Σ_j W_ij δ_j.
-        assert loss_gradients is not None
-        others = forces.mixing - identity_like(forces.mixing)
-        cotangent = cotangent + torch.einsum("ij,jsd->isd", others, loss_gradients)
-    return replace(forces, cotangent=cotangent, energy=factor * forces.energy)
 
 
 # Phase 3

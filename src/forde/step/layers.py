@@ -14,7 +14,6 @@ from forde.errors import FordeError
 from forde.forward import explaining_forward
 from forde.random_state import get_random_state, set_random_state
 from forde.spaces import FeatureLayer
-from forde.torch_private import batch_norms
 
 
 @contextmanager
@@ -51,19 +50,6 @@ def kept_activation(network: nn.Module, layer: FeatureLayer) -> Iterator[list[Te
         handle.remove()
     if not kept:
         raise FordeError(f"the forward pass did not use layer '{layer.name}'; name another with Features(layer='...').")
-
-
-@contextmanager
-def still_statistics(network: nn.Module) -> Iterator[None]:
-    """BatchNorm normalises by the batch inside, but does not move its running statistics."""
-    moving = [m for m in network.modules() if isinstance(m, batch_norms()) and m.track_running_stats]
-    for module in moving:
-        module.track_running_stats = False
-    try:
-        yield
-    finally:
-        for module in moving:
-            module.track_running_stats = True
 
 
 def found_layer(layer: FeatureLayer | None, network: nn.Module, x: Tensor) -> FeatureLayer | None:

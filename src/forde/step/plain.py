@@ -60,8 +60,6 @@ class PlainStep(Step):
         super().__init__(runner, method)
         self.memory = memory
         self.metric: Tensor | None = None
-        self.comparison = method
-        """The method of the exchange: where members apply the metric themselves, its kernel has none left."""
         if metric_apart and method.kernel is not None:
             dtype = torch.promote_types(runner.ensemble.dtype, torch.float32)
             apart = method.kernel.metric_apart(runner.ensemble.device, dtype)
@@ -128,10 +126,6 @@ class PlainStep(Step):
         reason = _unlike_a_loop(self, Batch(x, y, self.method.compared(len(y)) if repel else None), repel=repel)
         self._alike = reason is None
         return reason
-
-    def exchange(self, found: Forward, factor: float | Tensor) -> Forces:
-        assert found.z is not None
-        return core.exchange(self.comparison, found.z, found.loss_gradients, factor)
 
     @property
     def plain(self) -> PlainStep:

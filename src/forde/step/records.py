@@ -18,9 +18,8 @@ class Batch:
     """What one step sees of the data.
 
     >>> import torch
-    >>> batch = Batch(torch.zeros(8, 4), torch.zeros(8), part=2)
-    >>> [len(tensor) for tensor in batch.compared]
-    [2, 2]
+    >>> Batch(torch.zeros(8, 4), torch.zeros(8), part=2).share
+    1.0
     """
 
     x: Tensor
@@ -31,13 +30,6 @@ class Batch:
     """The samples that members are compared at, where not all: the first so many, or `(x, y)` of their own."""
     share: float = 1.0
     """Part of the whole batch that these samples are, where several processes hold it together."""
-
-    @property
-    def compared(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the samples that members are compared at."""
-        if self.part is None:
-            return self.x, self.y
-        return (self.x[: self.part], self.y[: self.part]) if isinstance(self.part, int) else self.part
 
 
 Batches = Batch | Sequence[Batch]

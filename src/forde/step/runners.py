@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from forde.double_backward import Part, Policy, Whole
+from forde.double_backward import Part, Policy, Whole, still_statistics
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.forward import explaining_forward, tensor_output
@@ -26,7 +26,7 @@ from forde.methods.base import Method
 from forde.priors import Prior
 from forde.spaces import View
 from forde.step.checks import changed_in_place, not_differentiable
-from forde.step.layers import found_layer, kept_activation, share_heads, still_statistics
+from forde.step.layers import found_layer, kept_activation, share_heads
 from forde.step.records import Batch, Precision
 from forde.torch_private import batch_norms, counts_writes, version_of
 
@@ -89,9 +89,22 @@ class Runner(ABC):
 
     @abstractmethod
     def run_apart(
-        self, unit: int, batch: Batch, *, twice: bool, tensors: Tensors | None = None, links: bool = False
+        self,
+        unit: int,
+        batch: Batch,
+        x: Tensor,
+        y: Tensor,
+        *,
+        twice: bool,
+        tensors: Tensors | None = None,
+        links: bool = False,
     ) -> tuple[View, View, Tensor, Part | None]:
-        """The whole batch for the loss, and a pass of its own over the samples that repel, normalised as the whole."""
+        """The whole batch for the loss, and a pass of its own over samples that repel, normalised as the whole.
+
+        Args:
+            x: those samples' inputs.
+            y: their targets.
+        """
 
     @abstractmethod
     def each(self, function: Callable[[View], Tensor], view: View, *, at_once: bool) -> Tensor:
@@ -213,17 +226,17 @@ class Runner(ABC):
             raise changed_in_place()
         self._writes_to_inputs[unit] = written
 
-    def _tensors_for_part(self, unit: int, tensors: Tensors | None) -> Tensors | None:
+    def _tensors_for_part(self, unit: int, network: nn.Module, tensors: Tensors | None) -> Tensors | None:
         """What the pass over the part runs with: buffers as the whole batch found them, and which stay where they are.
 
         BatchNorm's need no copies: `still_statistics` keeps them.
         """
-        norms = [name for name, module in self.network(unit).named_modules() if isinstance(module, batch_norms())]
-        buffers = self.buffers(unit) if tensors is None else {n: tensors[n] for n in self.buffers(unit)}
-        others = {n: b.clone() for n, b in buffers.items() if n.rpartition(".")[0] not in norms}
+        norms = [name for name, module in network.named_modules() if isinstance(module, batch_norms())]
+        others = [name for name, _ in network.named_buffers() if name.rpartition(".")[0] not in norms]
         if not others:
             return tensors
-        return {**({**self.all_parameters(unit), **buffers} if tensors is None else tensors), **others}
+        given = tensors or {**self.all_parameters(unit), **self.buffers(unit)}
+        return {**given, **{name: given[name].clone() for name in others}}
 
 
 class MemberLoop(Runner):
@@ -290,14 +303,22 @@ class MemberLoop(Runner):
         return View(y, output, features, parameters, self.ensemble.likelihood, share), inputs
 
     def run_apart(
-        self, unit: int, batch: Batch, *, twice: bool, tensors: Tensors | None = None, links: bool = False
+        self,
+        unit: int,
+        batch: Batch,
+        x: Tensor,
+        y: Tensor,
+        *,
+        twice: bool,
+        tensors: Tensors | None = None,
+        links: bool = False,
     ) -> tuple[View, View, Tensor, Part | None]:
-        own = self._tensors_for_part(unit, tensors)
+        member = self.ensemble.members[unit]
+        own = self._tensors_for_part(unit, member, tensors)
         whole = Whole(links=links and isinstance(batch.part, int))
         view, _ = self.run(unit, batch.x, batch.y, share=batch.share, twice=False, tensors=tensors, statistics=whole)
-        x, y = batch.compared
         part = Part(whole, (len(batch.y), len(y)))
-        with still_statistics(self.ensemble.members[unit]):
+        with still_statistics(member):
             compared, inputs = self.run(unit, x, y, share=batch.share, twice=twice, tensors=own, statistics=part)
         part.refuse_left_over()
         return view, compared, inputs, part

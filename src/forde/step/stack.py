@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from forde import stacked_layers
-from forde.double_backward import Part, Policy, Processes, Whole
+from forde.double_backward import Part, Policy, Processes, Whole, still_statistics
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, first_line
 from forde.forward import tensor_output
@@ -24,7 +24,7 @@ from forde.models import MLP
 from forde.priors import Prior
 from forde.spaces import FeatureLayer, View
 from forde.step.checks import not_differentiable
-from forde.step.layers import found_layer, kept_activation, still_statistics
+from forde.step.layers import found_layer, kept_activation
 from forde.step.python_state import Watch, has_tensor_hooks, unstackable
 from forde.step.records import Batch, Precision
 from forde.step.runners import Runner, Tensors
@@ -148,11 +148,18 @@ class MemberStack(Runner):
         return self._view(y, output, features, tensors, share), inputs
 
     def run_apart(
-        self, unit: int, batch: Batch, *, twice: bool, tensors: Tensors | None = None, links: bool = False
+        self,
+        unit: int,
+        batch: Batch,
+        x: Tensor,
+        y: Tensor,
+        *,
+        twice: bool,
+        tensors: Tensors | None = None,
+        links: bool = False,
     ) -> tuple[View, View, Tensor, Part | None]:
-        x, y = batch.compared
         sizes = len(batch.y), len(y)
-        own = self._tensors_for_part(unit, tensors) or tensors or self.stacks
+        own = self._tensors_for_part(unit, self.first, tensors) or tensors or self.stacks
         inputs = self._inputs(x, twice=twice)
 
         def one(
