@@ -82,7 +82,7 @@ LAYERS = [
     {"durable", "turns", "forward", "vectors", "prediction", "models", "progress", "double_backward", "reading"},
     {"stacked_layers", "metrics"},
     {"likelihoods", "saving", "inference", "corruptions"},
-    {"data"},
+    {"data", "building"},
     {"ensemble"},
     {"spaces"},
     {"kernels"},

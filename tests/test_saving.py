@@ -109,7 +109,11 @@ def test_damaged_config(saved: Path, text: str, message: str) -> None:
 
 def test_config_is_readable_by_others(saved: Path) -> None:
     config = json.loads((saved / "config.json").read_text())
-    assert config == {"format": 1, "n_members": 2, "seed": 7, "likelihood": {"name": "classification"}}
+    network = {"inputs": 4, "hidden": [8], "outputs": 3, "batch_norm": True, "activation": "ReLU"}
+    assert config == {
+        "format": 1, "n_members": 2, "seed": 7, "likelihood": {"name": "classification"},
+        "networks": {"name": "mlp", **network},
+    }  # fmt: skip
 
 
 def test_folder_that_cannot_be_written(tmp_path: Path) -> None:

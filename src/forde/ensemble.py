@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from forde import saving
+from forde import building, saving
 from forde.data.description import Images, Table
 from forde.data.inputs import normalise
+from forde.data.known_inputs import Inputs
 from forde.errors import FordeError, whole_number
 from forde.forward import stacked, tensor_output
 from forde.inference import SMALL_BATCH, Untouched, running
@@ -43,11 +44,19 @@ class Ensemble(nn.Module):
         likelihood: what the output means: `"classification"`, `"binary"` (a single logit), `"multi-label"`,
             `"segmentation"` (a class for each pixel or token), `"regression"` (known noise),
             `"learned-noise-regression"` (mean and variance head), a `Likelihood`, or a loss function.
+        inputs: what the networks are trained on, where you prepare it yourself: with
+            `forde.data.Inputs(mean=..., std=...)` bytes are normalised by these, in training and afterwards. `fit`
+            finds out by itself for what `forde.data.load` returns.
 
     >>> ensemble = Ensemble(lambda: nn.Linear(4, 3), n_members=5, seed=0)
     >>> ensemble(torch.zeros(2, 4)).shape
     torch.Size([5, 2, 3])
     """
+
+    inputs: Inputs | None = None
+    """What the networks take, as far as it is known: kept by `save`, used by `predict` and `evaluate_robustness`."""
+    built_by: str | None = None
+    """`module:function` of `make_network`, where it has such a name."""
 
     def __init__(
         self,
@@ -56,11 +65,14 @@ class Ensemble(nn.Module):
         *,
         seed: int = 0,
         likelihood: str | Likelihood | Callable[[Tensor, Tensor], Tensor] = "classification",
+        inputs: Inputs | None = None,
     ) -> None:
         super().__init__()
         factories = _factories(make_network, n_members)
         self.seed = whole_number("seed", seed, at_least=0)
         self.likelihood = as_likelihood(likelihood)
+        self.inputs = inputs
+        self.built_by = building.name_of(factories)
         with turn("ensemble"):  # factories draw from the process's one generator
             members = [_build(factory, seed, i) for i, factory in enumerate(factories)]
         _refuse_shared_parameters(members)
@@ -115,18 +127,21 @@ class Ensemble(nn.Module):
 
         Args:
             x: tensor, array, data frame or nested list `[N, ...]`, what `forde.data.load` returns, a Dataset, or an
-                iterable of batches (a DataLoader); of `(x, y)` pairs the x is used.
+                iterable of batches (a DataLoader); of `(x, y)` pairs the x is used. Where `inputs` are known, bytes
+                are normalised as those of training were, and columns of a table or data frame are found by name and
+                brought into the networks' units; floating-point numbers without names pass as they are.
             precision: `"float32"` (whatever the members' dtype is), or `"bf16"`: copies of the members under autocast,
                 with BatchNorm folded into convolutions. Outputs are in float32.
 
         Returns:
             For classification `probs [N, C]`, `member_probs [M, N, C]`, and `total`, `aleatoric`, `epistemic [N]`;
-            for regression `mean`, `std` and the same split as variances; for pixels, tokens and several labels the
-            same for each of them. On the CPU, whatever the device.
+            for regression `mean`, `std` and the same split as variances, in units of the target where these are known;
+            for pixels, tokens and several labels the same for each of them. On the CPU, whatever the device.
         """
         if precision not in ("float32", "bf16"):
             raise FordeError(f"precision is {precision!r}, but 'float32' or 'bf16' was expected.")
         batch_size = whole_number("batch_size", batch_size, at_least=1)
+        x, units = (x, None) if self.inputs is None else self.inputs.prepared(x)
         many_small = batch_size <= SMALL_BATCH and _more_than(x, batch_size)
         dtype = torch.bfloat16 if precision == "bf16" else None
         with running(list(self.members), dtype, many_small=many_small) as outputs_of:
@@ -135,7 +150,8 @@ class Ensemble(nn.Module):
             raise FordeError("there is nothing to predict: the input is empty; pass at least one sample.")
         everything = torch.cat(outputs, dim=1)
         _say_what_is_not_finite(everything)
-        return self.likelihood.prediction(everything)
+        prediction = self.likelihood.prediction(everything)
+        return prediction if units is None else units.undo(prediction)
 
     def _batches(self, x: Any, batch_size: int) -> Iterable[Tensor]:
         if isinstance(x, Images):
@@ -163,36 +179,67 @@ class Ensemble(nn.Module):
     def as_input(self, x: Tensor) -> Tensor:
         """The batch on the members' device, floating-point numbers in their precision; everything else as it is.
 
+        Bytes are normalised where `inputs` say how.
+
         >>> ensemble = Ensemble(lambda: nn.Linear(4, 3).double(), n_members=2)
         >>> [ensemble.as_input(torch.zeros(1, dtype=kind)).dtype for kind in (torch.half, torch.cfloat, torch.int16)]
         [torch.float64, torch.complex128, torch.int16]
         """
         if x.is_floating_point():
             return x.to(self.device, self.dtype, non_blocking=True)
+        if x.dtype == torch.uint8 and self.inputs is not None and self.inputs.are_images:
+            return self.inputs.normalised(x.to(self.device, non_blocking=True), self.dtype)
         return x.to(self.device, self.dtype.to_complex() if x.is_complex() else x.dtype, non_blocking=True)
 
     def save(self, folder: str | Path) -> Path:
-        """Write `config.json` and `model.safetensors` into `folder`; neither can hold code."""
-        config = {"n_members": self.n_members, "seed": self.seed, "likelihood": self.likelihood.config()}
+        """Write `config.json` and `model.safetensors` into `folder`; neither can hold code.
+
+        With them go the inputs, as far as they are known, and how the networks are built: the library's by name and
+        sizes; of others no more than the name of `make_network`.
+        """
+        config: dict[str, Any] = {
+            "n_members": self.n_members,
+            "seed": self.seed,
+            "likelihood": self.likelihood.config(),
+        }
+        if (networks := building.words_for(list(self.members), self.built_by)) is not None:
+            config["networks"] = networks
+        if self.inputs is not None:
+            config["inputs"] = self.inputs.to_json()
         return saving.save(folder, config, self.state_dict())
 
     @classmethod
     def load(
         cls,
         folder: str | Path,
-        make_network: Factory | Sequence[Factory],
+        make_network: Factory | Sequence[Factory] | None = None,
         *,
         device: str | torch.device = "cpu",
         likelihood: str | Likelihood | Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> Ensemble:
-        """Read what `save` wrote; `make_network` must build the architecture that was saved."""
+        """Read what `save` wrote.
+
+        Args:
+            make_network: must build the architecture that was saved; may be left out where this is one of
+                `forde.models`. A function that the folder names is never imported.
+
+        >>> import tempfile
+        >>> from forde.models import MLP
+        >>> folder = Ensemble(lambda: MLP(4, [8], 3), n_members=2).save(tempfile.mkdtemp())
+        >>> Ensemble.load(folder).predict(torch.zeros(5, 4)).probs.shape
+        torch.Size([5, 3])
+        """
         config = saving.read_config(folder)
         stored = likelihood_from_config(config["likelihood"])
+        inputs = None if config.get("inputs") is None else Inputs.from_json(config["inputs"])
+        if make_network is None:
+            make_network = building.factories_of(config.get("networks"), config["n_members"], folder)
         ensemble = cls(
             make_network,
             config["n_members"],
             seed=config["seed"],
             likelihood=stored if likelihood is None else likelihood,
+            inputs=inputs,
         )
         ensemble.likelihood = ensemble.likelihood.restored(config["likelihood"])
         saving.load_weights(folder, ensemble)
@@ -209,6 +256,7 @@ def of_networks(ensemble: Ensemble, networks: Sequence[nn.Module]) -> Ensemble:
     found = Ensemble.__new__(Ensemble)
     nn.Module.__init__(found)
     found.seed, found.likelihood = ensemble.seed, ensemble.likelihood
+    found.inputs, found.built_by = ensemble.inputs, ensemble.built_by
     found.members = nn.ModuleList(networks)
     found.left_in_evaluation = frozenset(n for n, m in found.members.named_modules() if n and not m.training)
     return found

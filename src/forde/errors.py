@@ -10,6 +10,9 @@ from collections.abc import Iterable
 class FordeError(ValueError):
     """A mistake in what was given to forde; its message is one sentence that a user can act on."""
 
+    unknown: str | None = None
+    """What does not exist by the name that was given, such as a method; None for other mistakes."""
+
 
 class NonFiniteError(FordeError):
     """A loss, a gradient or a weight that is NaN or infinite."""
@@ -41,7 +44,9 @@ def unknown_name(kind: str, given: object, known: Iterable[str]) -> FordeError:
     "unknown method 'forde-pcs'; did you mean 'forde-pca'? Known: forde-pca, lit."
     """
     asked, (hint, names) = str(given)[:MOST_CHARACTERS], _nearest_and_all(str(given), known)
-    return FordeError(f"unknown {kind} '{asked}'{hint} Known: {names}.")
+    error = FordeError(f"unknown {kind} '{asked}'{hint} Known: {names}.")
+    error.unknown = kind
+    return error
 
 
 def missing_column(where: str, wanted: str, there: Iterable[str]) -> FordeError:

@@ -23,8 +23,8 @@ from forde.hashing import Sha256
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-MAX_CONFIG_BYTES = 1 << 16
-"""Hundreds of times what `save` writes."""
+MAX_CONFIG_BYTES = 1 << 26
+"""Enough for the statistics of hundreds of thousands of columns."""
 CHECKSUM = "forde.sha256"
 """Under which `model.safetensors` keeps the checksum of its tensors; files without one are read as well."""
 PRECISIONS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}

@@ -123,19 +123,33 @@ class TestLoadRun:
     @pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000, '{"about": 3}', "{}"], ids=lambda text: text[:9])
     def test_settings_that_are_none(self, run: Path, content: str) -> None:
         (run / "config.json").write_text(content)
-        with pytest.raises(FordeError, match=r"config\.json' (is damaged|does not say which network)"):
+        with pytest.raises(FordeError, match=r"config\.json' (is damaged|has format None)"):
             forde.load_run(run)
 
     def test_no_run_at_all(self, tmp_path: Path) -> None:
         with pytest.raises(FordeError, match="expected the folder of a run"):
             forde.load_run(tmp_path)
 
-    def test_a_run_of_fit_says_how_to_load_it(self, tmp_path: Path) -> None:
-        ensemble = forde.Ensemble(lambda: forde.models.MLP(2, [4], 3), 2)
+    def test_a_run_of_fit(self, tmp_path: Path) -> None:
         data = (torch.randn(12, 2), torch.arange(12) % 3)
-        forde.fit(ensemble, "deep-ensemble", data, epochs=1, run=tmp_path / "r", progress=False)
-        with pytest.raises(FordeError, match=r"Ensemble\.load\('.*ensemble', make_network\)"):
-            forde.load_run(tmp_path / "r")
+        for name, make in (("library", lambda: forde.models.MLP(2, [4], 3)), ("own", lambda: torch.nn.Linear(2, 3))):
+            ensemble = forde.Ensemble(make, 2)
+            forde.fit(ensemble, "deep-ensemble", data, epochs=1, run=tmp_path / name, progress=False)
+            loaded = forde.load_run(tmp_path / name, None if name == "library" else make)
+            assert torch.equal(loaded.predict(data[0]).probs, ensemble.predict(data[0]).probs)
+            assert len(loaded.records) == 1 and loaded.settings == {}
+        with pytest.raises(FordeError, match=r"does not say how its networks are built; .*Ensemble\.load\("):
+            forde.load_run(tmp_path / "own")
+
+    def test_a_saved_ensemble(self, tmp_path: Path) -> None:
+        digits = forde.data.load("digits")
+        ensemble = forde.Ensemble(lambda: forde.models.MLP(64, [4], 10), 2, inputs=forde.data.Inputs.of(digits))
+        loaded = forde.load_run(ensemble.save(tmp_path / "e"))
+        assert loaded.inputs == ensemble.inputs and loaded.records == []
+        assert torch.equal(loaded.predict(digits).probs, ensemble.predict(digits).probs)
+        with pytest.raises(FordeError, match="does not say what it was trained on"):
+            loaded.test_data()
+        assert np.array_equal(loaded.test_data("digits").labels, forde.data.load("digits", "test").labels)
 
 
 class TestAbout:

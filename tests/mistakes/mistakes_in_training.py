@@ -67,8 +67,8 @@ IN_TRAINING = (
     Mistake(
         "images-scaled-by-their-mean",
         "training/preparing.py",
-        "std=data.description.std",
-        "std=data.description.mean",
+        "std=inputs.std",
+        "std=inputs.mean",
         ("tests/test_image_feed.py::test_fit_and_predict_take_images",),
     ),
     Mistake(

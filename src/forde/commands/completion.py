@@ -42,7 +42,7 @@ def models(incomplete: str) -> list[str]:
     >>> models("wrn")
     ['wrn16_4']
     """
-    from forde.training.recipe import MODELS
+    from forde.models import MODELS
 
     return [name for name in MODELS if name.startswith(incomplete)]
 

@@ -13,6 +13,7 @@ from forde.data.description import Description, Images, Table
 from forde.data.downloading import download
 from forde.data.features import load_features
 from forde.data.inputs import normalise
+from forde.data.known_inputs import Inputs
 from forde.data.loading import load, load_images
 from forde.data.locating import data_folder
 from forde.data.standardise import Standardisation
@@ -21,6 +22,7 @@ __all__ = [
     "CATALOGUE",
     "Description",
     "Images",
+    "Inputs",
     "SplitReport",
     "Standardisation",
     "Table",

@@ -7,14 +7,16 @@ The same statistics are applied to every later row and undone in predictions, so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
+from forde.data.checks import check_finite
 from forde.data.description import Table
+from forde.data.rows import GIVEN, in_words
 from forde.errors import FordeError
 from forde.prediction import Prediction, RegressionPrediction
 
@@ -55,7 +57,10 @@ class Standardisation:
         y = table.y
         if self.target_mean is not None and self.target_scale is not None:
             y = ((y.astype(np.float64) - self.target_mean) / self.target_scale).astype(np.float32)
-        return replace(table, x=self.inputs(table.x), y=y)
+        if isinstance(table, StandardTable):
+            raise FordeError("the table is standardised already; give it in its own units.")
+        own = {field.name: getattr(table, field.name) for field in fields(Table)}
+        return StandardTable(**{**own, "x": self.inputs(table.x), "y": y}, units=self)
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """Rows `[N, D]` in their own units → float32 `[N, D]` in standard ones.
@@ -73,11 +78,21 @@ class Standardisation:
         with np.errstate(over="ignore"):  # what is too large becomes infinite
             return ((x.astype(np.float64) - self.mean) / self.scale).astype(np.float32)
 
+    def rows(self, x: np.ndarray, names: Sequence[str]) -> np.ndarray:
+        """As `inputs`, for rows that somebody gives: a missing or infinite value is named by column and row."""
+        standard = self.inputs(x)
+        check_finite(standard, names, GIVEN, in_words)
+        return standard
+
     def undo(self, prediction: Prediction) -> Prediction:
         """A prediction of the standardised target in the target's own units; one of classes stays as it is."""
         if self.target_mean is None or self.target_scale is None:
             return prediction
-        assert isinstance(prediction, RegressionPrediction)
+        if not isinstance(prediction, RegressionPrediction):
+            raise FordeError(
+                "the target was standardised, but only your own loss knows what the outputs mean; give rows that are "
+                "standardised already, and undo it in the outputs."
+            )
         return prediction.rescaled(self.target_mean, self.target_scale)
 
     def to_json(self) -> dict[str, Any]:
@@ -90,6 +105,14 @@ class Standardisation:
         if not _is_valid(value):
             raise FordeError("the statistics by which the table was standardised are damaged; train again.")
         return cls(tuple(value["mean"]), tuple(value["scale"]), value.get("target_mean"), value.get("target_scale"))
+
+
+@dataclass(frozen=True)
+class StandardTable(Table):
+    """A table whose features, and a target that is a quantity, are in standard units."""
+
+    units: Standardisation = field(kw_only=True)
+    """By which it was brought there."""
 
 
 def _statistics(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,20 @@ _ROW_BYTES = 40
 """Of a target: its number among the classes, as int64, and masks."""
 
 
-def read_columns(path: Path, target: str | int | None = None, features: Sequence[str] | None = None) -> Any:
-    """An Arrow table with the features, which must be numbers, and the target behind them.
+def read_columns(
+    path: Path, target: str | int | None = None, features: Sequence[str] | None = None, *, labelled: bool = True
+) -> Any:
+    """An Arrow table with the features, which must be numbers, and the target behind them, unless it is not labelled.
 
     The target is the last column unless one is named or numbered, and the features are all others. In Parquet files a
     target that is no number comes as a dictionary, which has each value once.
     """
     check_is_file(path)
     read = _read_csv if path.suffix.lower() == ".csv" else _read_parquet
-    return read(path, target, features)
+    return read(path, partial(_chosen, target=target, features=features, labelled=labelled, path=path))
 
 
-def _read_csv(path: Path, target: str | int | None, features: Sequence[str] | None) -> Any:
+def _read_csv(path: Path, chosen: Callable[[Any], list[str]]) -> Any:
     from pyarrow import csv
 
     size = path.stat().st_size
@@ -64,7 +67,7 @@ def _read_csv(path: Path, target: str | int | None, features: Sequence[str] | No
     except Exception as error:
         raise _unreadable(path, error) from error
     _check_rows(table.num_rows, path)
-    return table.select(_chosen(table.schema, target, features, path))
+    return table.select(chosen(table.schema))
 
 
 def _cells(path: Path, size: int, columns: int) -> int:
@@ -76,7 +79,7 @@ def _cells(path: Path, size: int, columns: int) -> int:
     return min(size, (rows + 1) * columns)
 
 
-def _read_parquet(path: Path, target: str | int | None, features: Sequence[str] | None) -> Any:
+def _read_parquet(path: Path, chosen: Callable[[Any], list[str]]) -> Any:
     import pyarrow as pa
 
     file = open_parquet(path)
@@ -86,7 +89,7 @@ def _read_parquet(path: Path, target: str | int | None, features: Sequence[str] 
     except UnicodeDecodeError as error:
         raise _unreadable(path, error) from error
     _check_rows(file.metadata.num_rows, path)
-    *numbers, last = _chosen(schema, target, features, path)
+    *numbers, last = chosen(schema)
     kind = schema.field(last).type
     if pa.types.is_nested(kind):
         raise FordeError(f"the target column {last!r} in '{path}' holds lists or records; name another one.")
@@ -127,10 +130,12 @@ def _as_dictionary(path: Path, name: str, kind: Any) -> Any:
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(list(known), kind))
 
 
-def _chosen(schema: Any, target: str | int | None, features: Sequence[str] | None, path: Path) -> list[str]:
-    """The features and the target; features are looked at before any value is."""
+def _chosen(
+    schema: Any, target: str | int | None, features: Sequence[str] | None, labelled: bool, path: Path
+) -> list[str]:
+    """The features and the target, if there is to be one; features are looked at before any value is."""
     kinds = {field.name: field.type for field in schema}
-    target = _named(target, list(kinds), path)
+    target = _named(target, list(kinds), path) if labelled else None
     names = [name for name in kinds if name != target] if features is None else list(features)
     for name in names:
         if name not in kinds:
@@ -140,7 +145,7 @@ def _chosen(schema: Any, target: str | int | None, features: Sequence[str] | Non
     for name in names:
         if not is_number(kinds[name]):
             raise no_number(name, kinds[name], path)
-    return [*names, target]
+    return names if target is None else [*names, target]
 
 
 def _named(target: str | int | None, names: list[str], path: Path) -> str:

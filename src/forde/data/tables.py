@@ -64,6 +64,22 @@ def read_table(path: Path, split: str, target: str | int | None, task: Task | No
     return Table(x, y, tuple(names), described, source, name)
 
 
+def read_known_columns(path: Path, features: Sequence[str], target: str | None, classes: tuple[str, ...] = ()) -> Table:
+    """The columns that an ensemble was trained on, wherever they stand in a file; others are not looked at.
+
+    Args:
+        target: None where the file need not have it: y is then `[0]`.
+        classes: names in the order of the labels; empty for a quantity.
+    """
+    columns = read_columns(path, target, features, labelled=target is not None)
+    x = _features(columns, features, path)
+    y = np.empty(0, np.float32) if target is None else _targets(columns, target, classes, path)
+    mean, std = column_statistics(x)
+    source = f"the file '{path}'"
+    told = Description(path.stem, len(classes), x.shape[1:], mean, std, {"test": len(x)}, source, classes)
+    return Table(x, y, tuple(features), told, source, target or "")
+
+
 def _rows(path: Path) -> int:
     return count_rows([path]) if path.suffix.lower() == ".parquet" else int(read_columns(path).num_rows)
 

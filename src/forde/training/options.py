@@ -110,7 +110,7 @@ class Checkpointing:
     """What the folder given as `run` keeps: when checkpoints are written, how many stay, what else is noted.
 
     >>> Checkpointing(every=5, minutes=None)
-    Checkpointing(every=5, minutes=None, keep=2, about=None)
+    Checkpointing(every=5, minutes=None, keep=2, about=None, note=None)
     """
 
     every: int | None = None
@@ -123,6 +123,9 @@ class Checkpointing:
     about: Mapping[str, Any] | None = None
     """What else belongs to the run, such as how its data was prepared, as plain JSON values: kept in the run's
     `config.json`, and must be the same when it is resumed."""
+    note: Mapping[str, Any] | None = None
+    """What is worth knowing of the run without deciding its result, such as where its data lie: kept in the run's
+    `config.json` under `how`, and may be otherwise when it is resumed."""
 
     def __post_init__(self) -> None:
         if self.every is not None and self.every < 1:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from forde.data.description import Images, Table
+from forde.data.known_inputs import Inputs
+from forde.data.standardise import StandardTable
 from forde.distributed.mesh import own_device
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
@@ -41,7 +43,10 @@ def available_device(device: str | torch.device, *, own: bool = False) -> torch.
 
 
 def feeds_of(data: Any, ensemble: Ensemble, settings: Settings) -> tuple[Feed, Feed | None]:
-    """The data as batches for this ensemble, and those to validate with, where there are some."""
+    """The data as batches for this ensemble, and those to validate with, where there are some.
+
+    The ensemble learns what its inputs are, where the data says so.
+    """
     validation, held = settings.validation, None
     if validation is not None and isinstance(validation.data, float):
         by_class = ensemble.likelihood.takes_labels
@@ -49,6 +54,8 @@ def feeds_of(data: Any, ensemble: Ensemble, settings: Settings) -> tuple[Feed, F
         log.info("validation: %.3g of the training data, drawn by the seed, is held out", validation.data)
     elif validation is not None:
         held = validation.data
+    if isinstance(data, (Images, Table)):
+        ensemble.inputs = Inputs.of(data, ensemble.inputs)
     feed = _feed_of(data, ensemble, settings, settings.batches)
     if isinstance(feed, TensorFeed):
         refuse_one_class(feed.y, ensemble.likelihood)
@@ -63,12 +70,14 @@ def feeds_of(data: Any, ensemble: Ensemble, settings: Settings) -> tuple[Feed, F
 def _feed_of(data: Any, ensemble: Ensemble, settings: Settings, batches: Batching) -> Feed:
     batch_size = settings.batch_size
     if isinstance(data, Images):
+        known = ensemble.inputs
+        inputs = known if known is not None and known.are_images else Inputs.of(data)
         ensemble.likelihood.check_targets(torch.as_tensor(data.labels))
         return ImageFeed(
             data.images,
             data.labels,
-            mean=data.description.mean,
-            std=data.description.std,
+            mean=inputs.mean,
+            std=inputs.std,
             batch_size=batch_size,
             device=ensemble.device,
             dtype=ensemble.dtype,
@@ -77,6 +86,9 @@ def _feed_of(data: Any, ensemble: Ensemble, settings: Settings, batches: Batchin
         )
     if batches.augmentation is not None:
         raise FordeError("augmentation needs images as bytes, from forde.data.load or forde.data.Images.")
+    units = None if ensemble.inputs is None else ensemble.inputs.standardisation
+    if isinstance(data, Table) and not isinstance(data, StandardTable) and units is not None:
+        data = units.apply(data)  # validation data in their own units
     pair = (data.x, data.y) if isinstance(data, Table) else data
     return make_feed(pair, ensemble, batch_size=batch_size, drop_last=batches.drop_last)
 

@@ -1,22 +1,22 @@
-"""What `forde train` makes of a data set: which network, for which columns and classes, in which units."""
+"""What a run of `forde train` is made of: the network, how its data is prepared, and what its outputs mean."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from torch import nn
 
-from forde import models
 from forde.data.description import Images, Table
+from forde.data.known_inputs import Inputs
 from forde.data.standardise import Standardisation
 from forde.errors import FordeError, unknown_name
+from forde.models.building import MODELS, MOST, build
 
-MODELS = ("mlp", "resnet18", "preact_resnet18", "wrn16_4")
-MOST = 1 << 31
-"""Below which every size in a file must be."""
+OF_INPUTS = ("shape", "n_classes", "classes", "features", "target")
+"""Those that a run has always noted, beside the statistics of a table; those of images are noted with the ensemble."""
 
 
 @dataclass(frozen=True)
@@ -27,39 +27,27 @@ class Recipe:
     >>> recipe = Recipe.of(load("digits"), "mlp", [32])
     >>> recipe.make_network().head
     Linear(in_features=32, out_features=10, bias=True)
-    >>> Recipe.from_json(recipe.to_json()) == recipe
+    >>> Recipe.from_json(recipe.to_json()).inputs.classes == recipe.inputs.classes
     True
     """
 
     model: str
+    """A name of `forde.models`, or `module:function` of a network of the user's own."""
     hidden: tuple[int, ...]
     """Widths of the perceptron's hidden layers."""
-    shape: tuple[int, ...]
-    """`(H, W, C)` of an image or `(D,)` of a row."""
-    n_classes: int
-    """0 for a quantity."""
-    classes: tuple[str, ...] = ()
-    """Names in the order of the labels."""
-    features: tuple[str, ...] = ()
-    """Columns of a table in the order of the network's inputs."""
-    target: str = ""
-    """The column of a table that is predicted."""
-    standardisation: Standardisation | None = None
-    """Of a table; images bring the statistics of their channels with them."""
+    inputs: Inputs
 
     @classmethod
     def of(cls, data: Images | Table, model: str, hidden: Sequence[int]) -> Recipe:
         """A network of this kind for this training data."""
-        if model not in MODELS:
-            raise unknown_name("model", model, MODELS)
         described = data.description
-        images = len(described.shape) == 3
-        if model != "mlp" and not images:
+        if model not in MODELS and ":" not in model:
+            raise unknown_name("model", model, MODELS)
+        if model in MODELS and model != "mlp" and len(described.shape) != 3:
             raise FordeError(f"{model} needs images, but '{described.name}' is a table; use --model mlp.")
         _refuse_one_class(data)
-        network = (model, tuple(hidden), tuple(described.shape), described.n_classes, tuple(described.classes))
         if isinstance(data, Images):
-            return cls(*network)
+            return cls(model, tuple(hidden), Inputs.of(data))
         units = Standardisation.of(data)
         if not (data.x != data.x[:1]).any():
             raise FordeError(f"every feature in '{described.name}' is constant; add one that varies.")
@@ -67,20 +55,44 @@ class Recipe:
             raise FordeError(
                 f"the target '{data.target_name}' in '{described.name}' is {data.y[0]} in every row; name another one."
             )
-        return cls(*network, data.feature_names, data.target_name, units)
+        return cls(model, tuple(hidden), Inputs.of(units.apply(data)))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Columns of a table in the order of the network's inputs."""
+        return self.inputs.features
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names in the order of the labels."""
+        return self.inputs.classes
+
+    @property
+    def n_classes(self) -> int:
+        """0 for a quantity."""
+        return self.inputs.n_classes
+
+    @property
+    def standardisation(self) -> Standardisation | None:
+        """Of a table; images bring the statistics of their channels with them."""
+        return self.inputs.standardisation
 
     @property
     def likelihood(self) -> str:
         """The name of the likelihood that the outputs are for."""
         return "classification" if self.n_classes else "learned-noise-regression"
 
-    def make_network(self) -> nn.Module:
-        """A member, freshly initialised."""
+    @property
+    def words(self) -> dict[str, Any]:
+        """How a network of the library is built, for `forde.models.building.build`."""
         outputs = self.n_classes or 2  # a quantity: its mean and its variance
         if self.model == "mlp":
-            return models.MLP(prod(self.shape), self.hidden, outputs)
-        network: nn.Module = getattr(models, self.model)(outputs, channels=self.shape[2])
-        return network
+            return {"name": "mlp", "inputs": prod(self.inputs.shape), "hidden": list(self.hidden), "outputs": outputs}
+        return {"name": self.model, "outputs": outputs, "channels": self.inputs.shape[2]}
+
+    def make_network(self) -> nn.Module:
+        """A member of the library's, freshly initialised."""
+        return build(self.words)
 
     def in_standard_units(self, data: Images | Table) -> Images | Table:
         """The data as the members see it: a table standardised, images as they are."""
@@ -88,24 +100,22 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """Lists, text and numbers, from which `from_json` makes the same again."""
-        units = None if self.standardisation is None else self.standardisation.to_json()
-        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        return {**plain, "standardisation": units}
+        inputs = self.inputs.to_json()
+        own = {name: inputs[name] for name in (*OF_INPUTS, "standardisation")}
+        return {"model": self.model, "hidden": list(self.hidden), **own}
 
     @classmethod
     def from_json(cls, value: Any) -> Recipe:
         """Inverse of `to_json`, for a file that anybody may have written."""
+        damaged = FordeError("the description of the network is damaged or of another version; train again.")
         if not isinstance(value, dict) or not _is_valid(value):
-            raise FordeError("the description of the network is damaged or of another version; train again.")
-        fields: dict[str, Any] = {
-            key: tuple(field) if isinstance(field, list) else field for key, field in value.items()
-        }
-        if value["standardisation"] is not None:
-            fields["standardisation"] = Standardisation.from_json(value["standardisation"])
-        recipe = cls(**fields)
-        if recipe.standardisation is not None and (len(recipe.standardisation.mean),) != recipe.shape:
-            raise FordeError("the statistics of the table do not fit its number of features; train again.")
-        return recipe
+            raise damaged
+        own = {name: value[name] for name in (*OF_INPUTS, "standardisation")}
+        try:
+            inputs = Inputs.from_json({"mean": [], "std": [], **own})
+        except FordeError:
+            raise damaged from None
+        return cls(value["model"], tuple(value["hidden"]), inputs)
 
 
 def _refuse_one_class(data: Images | Table) -> None:
@@ -120,21 +130,13 @@ def _refuse_one_class(data: Images | Table) -> None:
 
 
 def _is_valid(value: dict[str, Any]) -> bool:
-    sizes = (value.get("hidden"), value.get("shape"))
-    names = (value.get("classes"), value.get("features"))
+    hidden = value.get("hidden")
     return (
-        set(value) == set(Recipe.__dataclass_fields__)
-        and value["model"] in MODELS
-        and all(
-            isinstance(each, list) and all(type(size) is int and 0 < size < MOST for size in each) for each in sizes
-        )
-        and all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in names)
-        and (value["n_classes"] == 0 or _is_size(value["n_classes"]))
-        and isinstance(value["target"], str)
+        set(value) == {"model", "hidden", "standardisation", *OF_INPUTS}
+        and isinstance(value["model"], str)
+        and (value["model"] in MODELS or ":" in value["model"])
+        and isinstance(hidden, list)
+        and all(type(size) is int and 0 < size < MOST for size in hidden)
+        and isinstance(value["shape"], list)
         and len(value["shape"]) == (3 if value["standardisation"] is None else 1)
-        and (value["standardisation"] is None or len(value["features"]) == value["shape"][0])
     )
-
-
-def _is_size(value: Any) -> bool:
-    return type(value) is int and 0 < value < MOST

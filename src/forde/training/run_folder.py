@@ -51,9 +51,30 @@ FORMAT = 2
 CONFIG, SESSIONS, METRICS, LOG, CHECKPOINTS, ENSEMBLE, LAST, BEST = (
     "config.json", "sessions.jsonl", "metrics.jsonl", "log.txt", "checkpoints", "ensemble", "last", "best",
 )  # fmt: skip
+MAX_CONFIG_BYTES = 1 << 26
+"""Enough for the statistics of hundreds of thousands of columns."""
 MOST_ROLL_BACKS = 10
 SMALLER = 0.5
 """Factor of the learning rate after going back to a checkpoint."""
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """What the `config.json` of a run says, checked for what every version has in it."""
+    try:
+        if not path.is_file():  # reading a pipe or a device would not end
+            raise OSError
+        with path.open("rb") as file:
+            content = file.read(MAX_CONFIG_BYTES + 1)
+        stored = json.loads(content) if len(content) <= MAX_CONFIG_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        stored = None
+    if not isinstance(stored, dict):
+        raise FordeError(f"'{path}' is damaged; restore it, or train in another folder.")
+    if stored.get("format") not in (1, FORMAT):
+        raise FordeError(
+            f"'{path}' has format {stored.get('format')!r}, but {FORMAT} was expected; use the version that wrote it."
+        )
+    return stored
 
 
 class RunFolder:
@@ -122,27 +143,13 @@ class RunFolder:
     def samples_read(self, of: str) -> int | None:
         """How many samples the fingerprint of `data` or `validation_data` was made of; None where there is none."""
         path = self.folder / CONFIG
-        data = self.mesh.first(lambda: self._stored(path).get(of) if path.exists() else None)
+        data = self.mesh.first(lambda: read_settings(path).get(of) if path.exists() else None)
         samples = data.get("samples") if isinstance(data, dict) else None
         return samples if isinstance(samples, int) and samples >= 0 else None
 
-    def _stored(self, path: Path) -> dict[str, Any]:
-        try:
-            stored = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            stored = None
-        if not isinstance(stored, dict):
-            raise FordeError(f"'{path}' is damaged; restore it, or train in another folder.")
-        if stored.get("format") not in (1, FORMAT):
-            raise FordeError(
-                f"'{path}' has format {stored.get('format')!r}, but {FORMAT} was expected; "
-                "use the version that wrote it."
-            )
-        return stored
-
     def _compare(self, path: Path, decisive: dict[str, Any]) -> dict[str, Any]:
         """Refuse other settings than the stored ones, which are returned."""
-        stored = self._stored(path)
+        stored = read_settings(path)
         started_with = {key: stored.get(key) for key in decisive}
         if stored["format"] == 1:
             log.warning(

@@ -185,6 +185,7 @@ class Settings:
             "device": str(device), "engine": self.engine, "memory": self.execution.memory, "mesh": shape,
             "diagnostics_every": self.reporting.diagnostics_every, "checkpoint_every": checkpoint.every,
             "checkpoint_minutes": checkpoint.minutes, "keep": checkpoint.keep, "non_finite": self.execution.non_finite,
+            **({} if checkpoint.note is None else {"note": checkpoint.note}),
         }  # fmt: skip
 
 

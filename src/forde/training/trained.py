@@ -1,32 +1,37 @@
-"""`load_run`: a finished run of `forde train`, ready to predict in the units of its data."""
+"""`load_run`: a finished run or a saved ensemble, ready to predict in the units of its data."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch import nn
 
 from forde import saving
-from forde.data.checks import check_finite
+from forde.building import refuse_other_sizes
 from forde.data.description import Images, Table
+from forde.data.known_inputs import Inputs
+from forde.data.locating import Folder
+from forde.data.matching import matching
 from forde.ensemble import Ensemble
-from forde.errors import FordeError, missing_column
+from forde.errors import FordeError, whole_number
+from forde.models.building import MODELS
 from forde.prediction import Prediction
-from forde.reading.files import MAX_SHOWN
+from forde.training.history import Record
 from forde.training.recipe import Recipe
-from forde.training.run_folder import CONFIG, ENSEMBLE
+from forde.training.run_folder import CONFIG, ENSEMBLE, METRICS, read_settings
+from forde.training.writers import read_records
+
+log = logging.getLogger(__name__)
 
 RECIPE = "recipe"
 """Under which `forde train` keeps it in the run's settings."""
-MAX_CONFIG_BYTES = 1 << 26
-"""Enough for the statistics of hundreds of thousands of columns."""
-GIVEN = "the given rows"
+SETTINGS = "settings"
+"""Under which it notes what it was called with."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,21 @@ class TrainedRun:
     """
 
     ensemble: Ensemble
-    recipe: Recipe
+    recipe: Recipe | None
+    """Of a run of `forde train`."""
+    folder: Path
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What `forde train` was called with, by group: `settings["training"]["epochs"]`; empty for other folders."""
+
+    @property
+    def inputs(self) -> Inputs | None:
+        """What the networks take, as far as it is known."""
+        return self.ensemble.inputs
+
+    @property
+    def records(self) -> list[Record]:
+        """One for each epoch; none for an ensemble that was saved by itself."""
+        return read_records(self.folder / METRICS)
 
     def predict(self, x: Any, *, batch_size: int = 512) -> Prediction:
         """Predict for new data in its own units.
@@ -45,132 +64,103 @@ class TrainedRun:
         Args:
             x: `forde.data.Images` or whatever `Ensemble.predict` takes for a run on images; for a run on a table a
                 `forde.data.Table` or a data frame, whose columns are found by name, or rows `[N, D]` in the order of
-                `recipe.features`.
+                `inputs.features`.
 
         Returns:
-            As `Ensemble.predict`: probabilities in the order of `recipe.classes`, or mean and variances in units of
+            As `Ensemble.predict`: probabilities in the order of `inputs.classes`, or mean and variances in units of
             the target.
         """
-        units = self.recipe.standardisation
-        if units is None:
+        units = None if self.inputs is None else self.inputs.standardisation
+        if self.inputs is None or units is None:
             return self.ensemble.predict(x, batch_size=batch_size)
-        names = self.recipe.features
-        standard = units.inputs(as_numbers(self._rows(x), names))
-        check_finite(standard, names, GIVEN, _row)
-        return units.undo(self.ensemble.predict(standard, batch_size=batch_size))
+        standard = torch.from_numpy(self.inputs.rows(x))
+        size = whole_number("batch_size", batch_size, at_least=1)
+        return units.undo(self.ensemble.predict(iter(standard.split(size) if len(standard) else ())))
 
-    def _rows(self, x: Any) -> np.ndarray:
-        if isinstance(x, Images):
-            raise FordeError("the ensemble was trained on a table, but images were given; give rows of that table.")
-        names = x.feature_names if isinstance(x, Table) else getattr(x, "columns", None)
-        try:
-            values = np.asarray(x.x if isinstance(x, Table) else x)
-        except ValueError:
-            raise FordeError("the given rows differ in their number of values; give as many for each.") from None
-        if names is None:
-            return values
-        place = {str(name): number for number, name in enumerate(names)}
-        for name in self.recipe.features:
-            if name not in place:
-                raise missing_column("the given table", name, place)
-        return values[:, [place[name] for name in self.recipe.features]]
+    def test_data(
+        self, data: Folder | None = None, split: str | None = None, *, data_dir: Folder | None = None
+    ) -> Images | Table:
+        """Data to test on: classes numbered and columns ordered as in training, in their own units.
 
-
-def as_numbers(x: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Rows in float64; the error for anything else names its column and row.
-
-    >>> as_numbers(np.array([[True, 2]], object), ["a", "b"])
-    array([[1., 2.]])
-    """
-    if x.dtype.kind in "biuf":
-        return x.astype(np.float64)
-    if x.dtype.kind in "OSU":
-        try:
-            return x.astype(np.float64)
-        except (TypeError, ValueError):
-            raise _no_number(x, names) from None
-    raise FordeError(f"{GIVEN} hold {x.dtype}, but numbers were expected; encode or drop it.")
+        Args:
+            data: a name or a path, as for `forde.data.load`; what the run was trained on if left out.
+            split: `"test"` if left out; other data that has no such split is used whole, and the log says so.
+        """
+        if self.inputs is None:
+            raise FordeError(
+                f"'{self.folder}' does not say what its inputs are, so data cannot be matched with them; give "
+                "Ensemble(..., inputs=forde.data.Inputs(...)) when it is trained, or predict by your own code."
+            )
+        own = self.settings.get("data") or {}
+        if data is None and not own.get("name"):
+            raise FordeError(
+                f"'{self.folder}' does not say what it was trained on, as runs of forde train do; name data to test "
+                "on (--data)."
+            )
+        where = data_dir or (own.get("dir") if data is None else None)
+        return matching(self.inputs, data or own["name"], split, where, own=data is None)
 
 
-def _no_number(x: np.ndarray, names: Sequence[str]) -> FordeError:
-    """The error for the first value that is no number."""
-    for row, values in enumerate(np.atleast_2d(x)):
-        for name, value in zip(names, values, strict=False):
-            try:
-                float(value)
-            except (TypeError, ValueError):
-                shown = str(value)[:MAX_SHOWN]
-                return FordeError(
-                    f"column '{name}' in {GIVEN} has '{shown}' in {_row(row)}, but numbers were expected; encode or "
-                    "drop it."
-                )
-    return FordeError(f"{GIVEN} hold something else than numbers; encode or drop it.")
+def load_run(
+    folder: str | Path,
+    make_network: Callable[[], nn.Module] | Sequence[Callable[[], nn.Module]] | None = None,
+    *,
+    device: str | torch.device = "cpu",
+) -> TrainedRun:
+    """What `forde train --out FOLDER`, `fit(run=FOLDER)` or `Ensemble.save(FOLDER)` has written, from its files alone.
 
-
-def _row(row: int) -> str:
-    return f"row {row + 1:,} (counted from 1)"
-
-
-def load_run(folder: str | Path, *, device: str | torch.device = "cpu") -> TrainedRun:
-    """What `forde train --run FOLDER` has trained, from its files alone.
+    Args:
+        make_network: as for `Ensemble.load`: needed for networks that are not of `forde.models`.
 
     >>> import tempfile
     >>> import forde
-    >>> table = forde.data.load("regression-1d")
-    >>> recipe = Recipe.of(table, "mlp", [8])
-    >>> ensemble = Ensemble(recipe.make_network, 2, likelihood=recipe.likelihood)
-    >>> given = {"epochs": 1, "run": tempfile.mkdtemp(), "about": {RECIPE: recipe.to_json()}}
-    >>> history = forde.fit(ensemble, "deep-ensemble", recipe.in_standard_units(table), lr=1e-3, **given)
-    >>> load_run(given["run"]).predict([[0.5, 0.25]]).mean.shape
-    torch.Size([1])
+    >>> digits, folder = forde.data.load("digits"), tempfile.mkdtemp()
+    >>> ensemble = Ensemble(lambda: forde.models.MLP(64, [8], 10), 2)
+    >>> history = forde.fit(ensemble, "deep-ensemble", digits, epochs=1, run=folder)
+    >>> trained = load_run(folder)
+    >>> trained.predict(forde.data.load("digits", "test")).probs.shape
+    torch.Size([899, 10])
     """
     path = Path(folder)
-    recipe = _recipe(path / CONFIG)
+    if (path / saving.WEIGHTS).exists():
+        return TrainedRun(Ensemble.load(path, make_network, device=device), None, path)
+    if not (path / CONFIG).is_file():
+        there = "there is nothing" if not path.exists() else f"it has no {CONFIG}"
+        raise FordeError(
+            f"'{path / CONFIG}' cannot be read ({there}); expected the folder of a run of forde train, or of a saved "
+            "ensemble."
+        )
+    settings = read_settings(path / CONFIG)
+    recipe = _recipe(settings, path / CONFIG)
     if not (path / ENSEMBLE / saving.CONFIG).exists():
-        raise FordeError(f"'{path}' has not finished; go on with forde train ... --run {path} --resume.")
-    _refuse_other_sizes(recipe, path / ENSEMBLE)
-    return TrainedRun(Ensemble.load(path / ENSEMBLE, recipe.make_network, device=device), recipe)
+        raise FordeError(f"'{path}' has not finished; go on with forde train ... --out {path} --resume.")
+    if recipe is not None and recipe.model in MODELS and make_network is None:
+        refuse_other_sizes(recipe.words, path / ENSEMBLE)
+        make_network = recipe.make_network
+    ensemble = Ensemble.load(path / ENSEMBLE, make_network, device=device)
+    if recipe is not None:
+        _take_inputs(ensemble, recipe, path)
+    note = (settings.get("how") or {}).get("note")
+    noted = note.get(SETTINGS) if isinstance(note, dict) else None
+    return TrainedRun(ensemble, recipe, path, noted if isinstance(noted, dict) else {})
 
 
-def _recipe(path: Path) -> Recipe:
-    try:
-        if not path.is_file():
-            raise OSError("reading a pipe or a device would not end")
-        with path.open("rb") as file:
-            content = file.read(MAX_CONFIG_BYTES + 1)
-    except OSError:
-        raise FordeError(f"'{path}' cannot be read; expected the folder of a run of forde train.") from None
-    try:
-        settings = json.loads(content) if len(content) <= MAX_CONFIG_BYTES else None
-    except (ValueError, RecursionError):
-        settings = None
-    if not isinstance(settings, dict):
-        raise FordeError(f"'{path}' is damaged; restore it, or train in another folder.")
+def _recipe(settings: Mapping[str, Any], path: Path) -> Recipe | None:
     about = settings.get("about")
     if not isinstance(about, dict) or RECIPE not in about:
-        raise FordeError(
-            f"'{path}' does not say which network was trained, as forde train does; load the ensemble with "
-            f"forde.Ensemble.load('{path.parent / ENSEMBLE}', make_network)."
-        )
+        return None
     try:
         return Recipe.from_json(about[RECIPE])
     except FordeError as error:
         raise FordeError(f"'{path}': {error}") from None
 
 
-def _refuse_other_sizes(recipe: Recipe, folder: Path) -> None:
-    """Before a network is built, which might fill the memory: it cannot have more parameters than bytes are stored."""
-    try:
-        with torch.device("meta"):
-            size = sum(parameter.numel() for parameter in recipe.make_network().parameters())
-    except RuntimeError:  # sizes whose product no tensor can have
-        size = sys.maxsize
-    try:
-        stored = (folder / saving.WEIGHTS).stat().st_size
-    except OSError:
-        return  # Ensemble.load says what is missing
-    if size > stored:
+def _take_inputs(ensemble: Ensemble, recipe: Recipe, path: Path) -> None:
+    """Those of the recipe where the ensemble is of an earlier version and has none of its own."""
+    if ensemble.inputs is None:
+        ensemble.inputs = recipe.inputs
+    elif ensemble.inputs.without_normalisation() != recipe.inputs:
         raise FordeError(
-            f"'{folder.parent / CONFIG}' describes a network of {size:,} parameters, but the ensemble beside it has "
-            f"{stored:,} bytes; one of them was altered, so train again."
+            f"'{path / CONFIG}' and the ensemble beside it describe different inputs; one of them was altered, so "
+            "train again."
         )

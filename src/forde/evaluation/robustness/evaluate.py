@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor
 
 from forde.data.inputs import Transform, normalise
+from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.evaluation.outputs import OutputKind
-from forde.evaluation.robustness.cells import Cell, Data, as_tensor, clean_cell, unique_names
+from forde.evaluation.robustness.cells import Cell, Data, Images, as_tensor, clean_cell, unique_names
 from forde.evaluation.robustness.devices import device_of, float64_device
 from forde.evaluation.robustness.fingerprints import fingerprint, model_fingerprint
 from forde.evaluation.robustness.loading import ready_cell
@@ -28,6 +30,8 @@ from forde.evaluation.robustness.saved_cells import path_of, write_cell
 from forde.forward import CHANNELS
 from forde.metrics.statistics import scores
 from forde.progress import progress_bar
+
+log = logging.getLogger(__name__)
 
 
 class CellDone(NamedTuple):
@@ -70,7 +74,9 @@ def evaluate_robustness(
         corrupted: cells, from `generated_cells`, `cells_from` or your own.
         folder: keeps the members' predictions, one file per cell (16 bits per probability). An evaluation that was
             interrupted continues; a file that was made by another model, transform or data is made anew.
-        transform: uint8 images on the device → the network's inputs; default `normalise()`: `[B, C, H, W]` in [0, 1].
+        transform: uint8 images on the device → the network's inputs; default the ensemble's own normalisation, or
+            `normalise()` where it is not known: `[B, C, H, W]` in [0, 1]. One that gives other numbers than the
+            ensemble was trained on is refused.
         outputs: whether the callable returns `"logits"` or `"probs"`.
         model_id: names a callable that is no module, where a folder is given.
         precision: `"float32"` (whatever the networks' dtype is), or `"bf16"` or `"float16"`: networks run
@@ -103,9 +109,7 @@ def evaluate_robustness(
     on_cpu = where.type == "cpu"
     size = batch_size or (512 if on_cpu else 2500)
     threads = loaders or (1 if on_cpu else min(8, os.cpu_count() or 1))
-    if transform is None:
-        _refuse_channels_first(tuple(clean[0].shape))
-    prepare = transform or normalise()
+    prepare = _transform(model, transform, clean[0], where)
     # How inputs are made is part of what is saved; a function has no content to hash, but its results have.
     probe = "" if store is None else prepare(as_tensor(clean[0][:8]).to(where)).float()
     # The dtype and not the precision's name: files from before it had one are still found.
@@ -148,6 +152,25 @@ def evaluate_robustness(
     if store is not None:
         result.save(store / MANIFEST)
     return result
+
+
+def _transform(model: Model, given: Transform | None, images: Images, where: torch.device) -> Transform:
+    """What makes inputs of bytes: as the ensemble was trained, if that is known."""
+    known = model.inputs if isinstance(model, Ensemble) else None
+    own = known.normalised if known is not None and known.are_images else None
+    if given is None:
+        _refuse_channels_first(tuple(images.shape))
+        return own or normalise()
+    if own is not None:
+        some = as_tensor(images[:8]).to(where)
+        inputs, expected = given(some), own(some)
+        if inputs.shape != expected.shape or not torch.allclose(inputs.float(), expected, atol=1e-3):
+            raise FordeError(
+                "transform gives other inputs than those that the ensemble was trained on, whose normalisation it "
+                "knows; leave transform out, or set ensemble.inputs = None if you mean it."
+            )
+        log.info("transform is used; the normalisation that the ensemble knows gives the same inputs")
+    return given
 
 
 def _refuse_channels_first(shape: tuple[int, ...]) -> None:
