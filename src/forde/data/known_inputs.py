@@ -108,7 +108,7 @@ class Inputs:
         if not self.features or not named:
             if named and self.are_images:
                 raise FordeError("the ensemble was trained on images, but a table was given; give images.")
-            if self.standardisation is not None and (isinstance(x, (Tensor, list)) or hasattr(x, "__array__")):
+            if self.standardisation is not None and _are_rows(x):
                 log.warning(
                     "rows without names of columns are taken to be standardised already; give a forde.data.Table or a "
                     "data frame, or call forde.load_run(...).predict, for rows in their own units."
@@ -167,6 +167,11 @@ class Inputs:
         if inputs.standardisation is not None and (len(inputs.standardisation.mean),) != inputs.shape:
             raise FordeError("the statistics of the table do not fit its number of features; train again.")
         return inputs
+
+
+def _are_rows(x: Any) -> bool:
+    """Whether it is one tensor, array or list of rows; a list of batches is from somebody who knows what they are."""
+    return hasattr(x, "__array__") or (isinstance(x, list) and not (x and isinstance(x[0], Tensor)))
 
 
 @cache  # it keeps its constants on each device

@@ -44,14 +44,24 @@ class TrainedRun:
     ensemble: Ensemble
     recipe: Recipe | None
     """Of a run of `forde train`."""
-    folder: Path
+    folder: Path = Path()
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What `forde train` was called with, by group: `settings["training"]["epochs"]`; empty for other folders."""
 
     @property
-    def inputs(self) -> Inputs | None:
-        """What the networks take, as far as it is known."""
-        return self.ensemble.inputs
+    def _known(self) -> Inputs | None:
+        return self.ensemble.inputs or (None if self.recipe is None else self.recipe.inputs)
+
+    @property
+    def inputs(self) -> Inputs:
+        """What the networks take."""
+        known = self._known
+        if known is None:
+            raise FordeError(
+                f"'{self.folder}' does not say what its inputs are, so data cannot be matched with them; train on what "
+                "forde.data.load returns, or say it in Ensemble(..., inputs=forde.data.Inputs(...))."
+            )
+        return known
 
     @property
     def records(self) -> list[Record]:
@@ -70,10 +80,11 @@ class TrainedRun:
             As `Ensemble.predict`: probabilities in the order of `inputs.classes`, or mean and variances in units of
             the target.
         """
-        units = None if self.inputs is None else self.inputs.standardisation
-        if self.inputs is None or units is None:
+        known = self._known
+        units = None if known is None else known.standardisation
+        if known is None or units is None:
             return self.ensemble.predict(x, batch_size=batch_size)
-        standard = torch.from_numpy(self.inputs.rows(x))
+        standard = torch.from_numpy(known.rows(x))
         size = whole_number("batch_size", batch_size, at_least=1)
         return units.undo(self.ensemble.predict(iter(standard.split(size) if len(standard) else ())))
 
@@ -86,11 +97,6 @@ class TrainedRun:
             data: a name or a path, as for `forde.data.load`; what the run was trained on if left out.
             split: `"test"` if left out; other data that has no such split is used whole, and the log says so.
         """
-        if self.inputs is None:
-            raise FordeError(
-                f"'{self.folder}' does not say what its inputs are, so data cannot be matched with them; give "
-                "Ensemble(..., inputs=forde.data.Inputs(...)) when it is trained, or predict by your own code."
-            )
         own = self.settings.get("data") or {}
         if data is None and not own.get("name"):
             raise FordeError(

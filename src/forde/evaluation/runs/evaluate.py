@@ -76,7 +76,7 @@ def evaluate_run(
     common: dict[str, Any] = {"n_bootstrap": n_bootstrap, "seed": seed, "progress": progress, "on_cell": on_cell}
     sources = dict.fromkeys(names, f"shifted in standard units (seed {seed})")
     transform, inputs = inputs_of(run, data)
-    if not run.recipe.n_classes:
+    if not run.inputs.n_classes:
         if precision != "float32":
             raise FordeError(f"precision is {precision!r}, but a quantity is evaluated in 'float32'; leave it out.")
         cells = [clean_rows(inputs, data.y), *row_cells(inputs, data.y, names, levels, seed)]  # type: ignore[union-attr]
@@ -95,7 +95,7 @@ def evaluate_run(
     result.settings.update(sources=sources, corruptions=list(names), severities=list(levels) if names else [])
     about = {"name": data.description.name, "split": split, "samples": len(data), "source": data.source}
     found = None if foreign is None else evaluate_foreign(run, data, foreign, where, precision)
-    task = "classification" if run.recipe.n_classes else "regression"
+    task = "classification" if run.inputs.n_classes else "regression"
     scores = RunScores(task, about, result, found, _cost(run, transform(_batch(inputs)), Path(folder)))  # type: ignore[arg-type]
     scores.save(where / SCORES)
     return scores
@@ -108,9 +108,9 @@ def _batch(inputs: np.ndarray) -> Tensor:
 def _cost(run: TrainedRun, batch: Tensor, folder: Path) -> dict[str, Any]:
     """Size of the ensemble, and the time that a sample's prediction takes in a batch."""
     ensemble = run.ensemble
-    ensemble.predict(batch)
+    ensemble.predict([batch])
     begun = time.perf_counter()
-    ensemble.predict(batch)
+    ensemble.predict([batch])
     seconds = time.perf_counter() - begun
     weights = folder / ENSEMBLE / saving.WEIGHTS
     return {

@@ -70,13 +70,13 @@ def evaluate_foreign(
     """Uncertainties on foreign inputs, and how well each tells them from clean ones; see `scores_file`."""
     remark = ""
     if isinstance(foreign, Images) and isinstance(data, Images):
-        foreign, remark = as_images_of(foreign, run.recipe.shape)
+        foreign, remark = as_images_of(foreign, run.inputs.shape)
         # The channel statistics of the training data: the network has never seen others.
         transform, inputs = inputs_of(run, data)[0], foreign.images
     else:
         transform, inputs = inputs_of(run, foreign)
     unknown = np.zeros(len(foreign), np.int64)
-    if run.recipe.n_classes:
+    if run.inputs.n_classes:
         usual = _terms(run, clean_cell(inputs_of(run, data)[1], labels_of(data)), folder, transform, precision)
         other = _terms(run, Cell(FOREIGN, 0, lambda: (inputs, unknown)), folder, transform, precision)
         pairs = {name: (usual[:, MEANS.index(name)], other[:, MEANS.index(name)]) for name in ("epistemic", "total")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,27 +18,29 @@ from forde.training.trained import TrainedRun
 def inputs_of(run: TrainedRun, data: Images | Table) -> tuple[Transform, np.ndarray]:
     """What the cells hold, and how a batch of it becomes the members' input."""
     if isinstance(data, Images):
-        if run.recipe.standardisation is not None:
+        if run.inputs.standardisation is not None:
             raise FordeError("the run was trained on a table, but images were given; give rows of that table.")
         shape = tuple(data.images.shape[1:])
-        if shape != run.recipe.shape:
+        if shape != run.inputs.shape:
             raise FordeError(
                 f"the images of '{data.description.name}' have shape {list(shape)}, but the run was trained on "
-                f"{list(run.recipe.shape)}; give images of that size."
+                f"{list(run.inputs.shape)}; give images of that size."
             )
+        if run.inputs.are_images:  # as the members were trained, whatever the statistics of these images
+            return partial(run.inputs.normalised, dtype=run.ensemble.dtype), data.images
         return normalise(data.description.mean, data.description.std, run.ensemble.dtype), data.images
-    if run.recipe.standardisation is None:
+    if run.inputs.standardisation is None:
         raise FordeError("the run was trained on images, but a table was given; give images.")
-    return _as_it_is, run.recipe.standardisation.inputs(_in_order(run, data))
+    return _as_it_is, run.inputs.standardisation.inputs(_in_order(run, data))
 
 
 def _in_order(run: TrainedRun, table: Table) -> np.ndarray:
     """The columns that the run was trained on, in their order, `[N, D]`."""
     place = {name: number for number, name in enumerate(table.feature_names)}
-    for name in run.recipe.features:
+    for name in run.inputs.features:
         if name not in place:
             raise missing_column(f"'{table.description.name}'", name, place)
-    return table.x[:, [place[name] for name in run.recipe.features]]
+    return table.x[:, [place[name] for name in run.inputs.features]]
 
 
 def _as_it_is(rows: Tensor) -> Tensor:
@@ -51,13 +54,13 @@ def labels_of(data: Images | Table) -> np.ndarray:
 
 def to_units(run: TrainedRun) -> Callable[[Any], Any]:
     """From predictions in standard units to those in units of the target."""
-    assert run.recipe.standardisation is not None
-    return run.recipe.standardisation.undo
+    assert run.inputs.standardisation is not None
+    return run.inputs.standardisation.undo
 
 
 def refuse_other_classes(run: TrainedRun, data: Images | Table) -> None:
     """The error where the data's target is not what the run predicts."""
-    described, recipe = data.description, run.recipe
+    described, recipe = data.description, run.inputs
     if bool(described.n_classes) != bool(recipe.n_classes):
         kinds = ("a class", "a quantity") if recipe.n_classes else ("a quantity", "classes")
         raise FordeError(

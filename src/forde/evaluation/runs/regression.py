@@ -69,7 +69,7 @@ def quantities_of(ensemble: Ensemble, cell: Cell, folder: Path, to_units: ToUnit
     path = path_of(folder, cell.name)
     if saved := read_quantities(path, content):
         return saved, content, True
-    prediction = _as_regression(to_units(ensemble.predict(rows)))
+    prediction = _as_regression(to_units(ensemble.predict([rows])))
     saved = SavedQuantities(prediction.member_means.double(), prediction.member_variances.double(), target)
     write_quantities(path, saved, content)
     return saved, content, False
