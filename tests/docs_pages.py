@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?<=\n\n)(?: {4}[^\n]*\n)+")
 SHELL = {"bash", "console", "sh", "shell"}
 
@@ -17,12 +17,17 @@ SHELL = {"bash", "console", "sh", "shell"}
 class Block(NamedTuple):
     language: str
     code: str
+    file: str | None
+    """The name of the file that a block is shown as."""
 
 
 def blocks(page: Path) -> list[Block]:
     """The fenced blocks in their order, without the indent that a list or a tab gives them."""
-    found = FENCE.findall(page.read_text(encoding="utf-8"))
-    return [Block(language, re.sub(f"^{indent}", "", code, flags=re.MULTILINE)) for indent, language, code in found]
+    found = []
+    for indent, language, rest, code in FENCE.findall(page.read_text(encoding="utf-8")):
+        file = re.search(r'title="([^"]+)"', rest)
+        found.append(Block(language, re.sub(f"^{indent}", "", code, flags=re.MULTILINE), file and file[1]))
+    return found
 
 
 def without_blocks(page: Path) -> str:

@@ -13,17 +13,18 @@ from typing import Any
 import pytest
 import torch
 
-from docs_pages import PAGES, ROOT, SHELL, Block, blocks, forde_words, lines_of
+from docs_pages import PAGES, ROOT, SHELL, blocks, forde_words, lines_of
 
-# What a line needs that is not here: data from elsewhere, a GPU, several processes, hours.
+# What a line needs that is not here: data from elsewhere, a GPU, eight processes, hours.
 NEEDS = re.compile(
-    r"\bdownload\b|cifar|tinyimagenet|efficientnet|resnet|\bcuda\b|torchrun|FORDE_MAX_BYTES"
+    r"\bdownload\b|cifar|tinyimagenet|efficientnet|resnet|\bcuda\b|FORDE_MAX_BYTES"
     r"|^forde (bench|demo|reproduce|features)\b"
 )
 
 
 def runs_here(line: str) -> bool:
-    return forde_words(line) is not None and not NEEDS.search(line)
+    own_script = line.startswith("torchrun") and line.endswith(".py")
+    return (forde_words(line) is not None or own_script) and not NEEDS.search(line)
 
 
 def has_something_to_run(page: Path) -> bool:
@@ -33,16 +34,24 @@ def has_something_to_run(page: Path) -> bool:
     )
 
 
-def run_in_shell(block: Block) -> None:
-    """Its `forde` commands, in this process; of a training the first epoch is enough."""
+def run_in_shell(line: str) -> None:
+    """A `forde` command runs in this process; of a training the first epoch is enough."""
     from typer.testing import CliRunner
 
     from forde.cli import app
 
-    for line in filter(runs_here, lines_of(block.code)):
-        words = forde_words(re.sub(r"--epochs \d+", "--epochs 1", line))
-        result = CliRunner().invoke(app, words)
-        assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception!r}"
+    words = forde_words(re.sub(r"--epochs \d+", "--epochs 1", line))
+    if words is None:
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", *line.split()[1:]],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception!r}"
 
 
 # The method that CONTRIBUTING.md begins with is for a file of the package: see the last test. All its blocks are
@@ -57,10 +66,13 @@ def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     names: dict[str, Any] = {"__name__": "__main__"}
     with torch.random.fork_rng():
         for block in blocks(page):
-            if block.language == "python":
+            if block.file:
+                Path(block.file).write_text(block.code, encoding="utf-8")
+            elif block.language == "python":
                 exec(compile(block.code, f"{page.name}: {block.code[:60]!r}", "exec"), names)
             elif block.language in SHELL:
-                run_in_shell(block)
+                for line in filter(runs_here, lines_of(block.code)):
+                    run_in_shell(line)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
