@@ -93,6 +93,16 @@ def anchors(page: Path) -> set[str]:
     return {named or slugify(title, "-") for title, named in headings}
 
 
+def test_lines_for_those_who_come_from_elsewhere_are_run() -> None:
+    """What stands in the last column of docs/coming-from.md stands in its blocks too, which run."""
+    page = ROOT / "docs" / "coming-from.md"
+    code = "".join("".join(block.code for block in blocks(page)).split())
+    rows = re.findall(r"^\| .* \| (.+) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    lines = [line for row in rows for line in re.findall(r"`([^`]+)`", row) if re.search(r"[(=\[]", line)]
+    assert len(lines) > 40
+    assert [line for line in lines if "".join(line.split()) not in code] == []
+
+
 def follow_the_recipe(root: Path) -> None:
     """What "Add a method in one file" asks for, in a copy of the repository."""
     package = "src/forde/methods"
