@@ -13,6 +13,7 @@ from forde.likelihoods.custom import NO_SCALAR, Custom
 from forde.likelihoods.dense import DenseClassification
 from forde.likelihoods.named import NAMED, as_likelihood, likelihood_from_config
 from forde.likelihoods.regression import VARIANCE_FLOOR, LearnedNoiseRegression, Regression
+from forde.likelihoods.weighted import Weighted
 
 __all__ = [
     "NAMED",
@@ -26,6 +27,7 @@ __all__ = [
     "Likelihood",
     "MultiLabel",
     "Regression",
+    "Weighted",
     "as_likelihood",
     "likelihood_from_config",
 ]

@@ -22,6 +22,8 @@ class Likelihood(ABC):
     they are called for one member after another."""
     takes_labels: ClassVar[bool] = False
     """Whether targets are class labels 0 … C−1 (or their probabilities) and outputs their logits `[B, C]`."""
+    carries_weights: ClassVar[bool] = False
+    """Whether targets bring the weights of their rows, which `unpack` takes apart."""
 
     @property
     def adds_up(self) -> bool:
@@ -31,6 +33,12 @@ class Likelihood(ABC):
     @abstractmethod
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean loss over the batch: `[B, ...]`, `[B, ...]` → `[]`."""
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Loss of each sample, whose mean is `loss` where samples are not weighted: `[B, ...]`, `[B, ...]` → `[B]`."""
+        raise FordeError(
+            f"{type(self).__name__} has no loss for each sample, so rows cannot be weighted; leave the weights out."
+        )
 
     @abstractmethod
     def scalar(self, output: Tensor, y: Tensor) -> Tensor:
@@ -47,6 +55,10 @@ class Likelihood(ABC):
     @abstractmethod
     def prediction(self, outputs: Tensor) -> Prediction:
         """`[M, B, ...]` → prediction of the ensemble."""
+
+    def unpack(self, y: Tensor, members: slice) -> tuple[Likelihood, Tensor, Tensor]:
+        """What m members see of targets: a likelihood, its targets `[B, ...]`, and weights `[m, B]` of the rows."""
+        raise NotImplementedError
 
     def knowing(self, y: Tensor) -> Likelihood:
         """The likelihood with what the first targets `[B, ...]` of a training tell about it."""

@@ -48,7 +48,10 @@ class Binary(Likelihood):
             raise FordeError(f"pos_weight is {self.pos_weight!r}, but a positive number was expected.")
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        return -log_prob_of(*_flat(output, y), self.pos_weight).mean()
+        return self.losses(output, y).mean()
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        return -log_prob_of(*_flat(output, y), self.pos_weight)
 
     def scalar(self, output: Tensor, y: Tensor) -> Tensor:
         """Log-odds of the true class."""
@@ -117,8 +120,11 @@ class MultiLabel(Likelihood):
             object.__setattr__(self, "pos_weight", numbers_from_0("pos_weight", self.pos_weight))
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        return self.losses(output, y).mean(-1)
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
         weight = 1.0 if self.pos_weight is None else as_weights(self.pos_weight, output)
-        return -log_prob_of(output, y.to(output.dtype), weight).sum(-1).mean(-1)
+        return -log_prob_of(output, y.to(output.dtype), weight).sum(-1)
 
     def scalar(self, output: Tensor, y: Tensor) -> Tensor:
         """Sum over labels of the log-odds of what holds."""

@@ -159,6 +159,22 @@ class Classification(OfClasses):
     takes_labels: ClassVar[bool] = True
 
     loss = OfClasses.mean_loss
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        if not self.adds_up:
+            raise FordeError(
+                "class_weights and ignore_index divide the loss by what a batch holds, so rows have no weights beside "
+                "them; put both into the weights of the rows."
+            )
+        *stacked, rows, classes = output.shape
+        copies = output[..., 0, 0].numel()
+        soft = y.is_floating_point()
+        targets = y.to(output.dtype).repeat(copies, 1) if soft else y.long().repeat(copies)
+        losses = F.cross_entropy(
+            output.reshape(-1, classes), targets, label_smoothing=self.label_smoothing, reduction="none"
+        )
+        return losses.view(*stacked, rows)
+
     scalar = OfClasses.at_labels
     """Logit of the true class, as in the paper's released code."""
 

@@ -41,10 +41,13 @@ class _Regression(Likelihood):
         return list(y.shape) if y.ndim > 1 else [len(y), 1]
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        return self.losses(output, y).mean(-1)
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
         mean, variance = self.mean_and_variance(output)
         targets = (y if y.ndim > 1 else y.unsqueeze(-1)).to(mean.dtype)
         nll = 0.5 * ((targets - mean) ** 2 / variance + variance.log() + math.log(2 * math.pi))
-        return nll.sum(_of_a_sample(y)).mean(-1)
+        return nll.sum(_of_a_sample(y))
 
     def scalar(self, output: Tensor, y: Tensor) -> Tensor:
         """The predicted mean itself (summed where a sample has several targets)."""

@@ -31,9 +31,16 @@ class View:
     input_gradient: Tensor | None = None
     """`[B, D]`, that of the space's `scalar`, flattened, with its graph; None before it is taken."""
 
+    weights: Tensor | None = None
+    """`[B]`, by which the samples' losses are multiplied, where they are weighted."""
+
     def loss(self) -> Tensor:
-        """Mean loss of the batch `[]`, or these samples' part of it."""
-        return self.share * self.likelihood.loss(self.output, self.y)
+        """Mean loss of the batch `[]`, (1/B) Σ_b w_b (−log p_b), or these samples' part of it."""
+        if self.weights is None:
+            loss = self.likelihood.loss(self.output, self.y)
+        else:
+            loss = (self.weights.to(self.output.dtype) * self.likelihood.losses(self.output, self.y)).mean(-1)
+        return loss if self.share == 1 else self.share * loss
 
 
 @dataclass(frozen=True)

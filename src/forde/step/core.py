@@ -220,8 +220,8 @@ def forward(
         compared, part = view, None
     if look is not None:
         look(view)
-    losses = runner.each(lambda view: likelihood.loss(view.output, view.y), view, at_once=likelihood.takes_stacks)
-    losses = losses if batch.share == 1 else batch.share * losses
+    plain = view.weights is None and batch.share == 1
+    losses = runner.each(plain_loss if plain else View.loss, view, at_once=likelihood.takes_stacks)
     objective = losses
     for prior in method.priors:
         if prior.has_energy:
@@ -244,6 +244,11 @@ def forward(
     if part is not None:
         part.forming = False
     return Graph(losses, objective, z if metric is None else under_metric(metric, z), loss_gradient)
+
+
+def plain_loss(view: View) -> Tensor:
+    """`View.loss` of a whole batch whose samples all count alike."""
+    return view.likelihood.loss(view.output, view.y)
 
 
 def input_gradient(scalar: Tensor, x: Tensor) -> Tensor:

@@ -183,7 +183,7 @@ class PlainStep(Step):
 
     def _look(self, view: View, *, repel: bool) -> None:
         """Shapes are looked at once for each kind of batch, labels once per batch instead of once per member."""
-        likelihood, space = self.runner.ensemble.likelihood, self.method.space
+        likelihood, space = view.likelihood, self.method.space
         output = view.output[0] if self.runner.sample_axis == 1 else view.output
         shapes = output.shape, view.y.shape
         if shapes not in self._known_shapes:

@@ -12,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -169,6 +170,13 @@ class Runner(ABC):
             self._trained = trained
             self.groups = [{n: p for n, p in unit.items() if p.requires_grad} for unit in self.leaves]
 
+    @cached_property
+    def places(self) -> list[slice]:
+        """By unit, which of all members it runs."""
+        first = next(i for i, member in enumerate(self.whole.members) if member is self.ensemble.members[0])
+        ranges = [range(first, first + self.ensemble.n_members)[rows] for rows in self.rows]
+        return [slice(found.start, found.stop) for found in ranges]
+
     def frozen(self, unit: int) -> Tensors:
         """A unit's parameters that are not trained, `[...]` or `[M, ...]`."""
         return {name: leaf for name, leaf in self.all_parameters(unit).items() if name not in self.groups[unit]}
@@ -300,7 +308,11 @@ class MemberLoop(Runner):
         output = output.float() if output.itemsize < 4 else output
         parameters = [p if tensors is None else tensors[n] for n, p in self.groups[unit].items()]
         features = None if kept is None else kept[-1]
-        return View(y, output, features, parameters, self.ensemble.likelihood, share), inputs
+        likelihood, weights = self.ensemble.likelihood, None
+        if likelihood.carries_weights:
+            likelihood, y, everyones = likelihood.unpack(y, self.places[unit])
+            weights = everyones[0]  # of this member alone
+        return View(y, output, features, parameters, likelihood, share, weights=weights), inputs
 
     def run_apart(
         self,

@@ -214,9 +214,12 @@ class MemberStack(Runner):
 
     def _view(self, y: Tensor, output: Tensor, features: list[Tensor], tensors: Tensors | None, share: float) -> View:
         parameters = [(tensors or self.stacks)[name] for name in self.groups[0]]
-        likelihood = self.ensemble.likelihood
+        likelihood, weights = self.ensemble.likelihood, None
+        if likelihood.carries_weights:
+            likelihood, y, weights = likelihood.unpack(y, self.places[0])
         output = output.float() if output.itemsize < 4 else output
-        return View(y, output, features[0] if features else None, parameters, likelihood, share)
+        kept = features[0] if features else None
+        return View(y, output, kept, parameters, likelihood, share, weights=weights)
 
     def each(self, function: Callable[[View], Tensor], view: View, *, at_once: bool) -> Tensor:
         return function(view) if at_once else torch.stack([function(one) for one in self._views(view)])
@@ -228,12 +231,12 @@ class MemberStack(Runner):
         def rows(tensor: Tensor | None) -> Iterable[Tensor | None]:
             return [None] * members if tensor is None else tensor.unbind()
 
-        columns = zip(*(parameter.unbind() for parameter in view.parameters), strict=True)
-        parameters = columns if view.parameters else [()] * members
-        each = zip(rows(view.output), rows(view.features), parameters, rows(view.input_gradient), strict=True)
-        for output, features, own, gradient in each:
+        parameters = zip(*(parameter.unbind() for parameter in view.parameters), strict=True)
+        columns = parameters if view.parameters else [()] * members
+        tensors = (rows(tensor) for tensor in (view.output, view.features, view.input_gradient, view.weights))
+        for own, output, features, gradient, weights in zip(columns, *tensors, strict=True):
             assert output is not None
-            yield View(view.y, output, features, list(own), view.likelihood, view.share, gradient)
+            yield View(view.y, output, features, list(own), view.likelihood, view.share, gradient, weights)
 
     def _refuse_stacking(self, error: Exception, x: Tensor) -> None:
         """Stop where a network fails stacked, but not alone."""
