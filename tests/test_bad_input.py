@@ -385,15 +385,15 @@ class Wrapped(nn.Module):
 
 
 class Answer:
-    def __init__(self, logits: Tensor) -> None:
-        self.logits = logits
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
 
 
 OUTPUTS = {
-    "tuple": (lambda logits: (logits, logits), "a tuple of 2, .* the one that holds the outputs"),
-    "dict": (lambda logits: {"hidden": logits, "logits": logits}, "a dict, .* 'logits'"),
-    "dict of one": (lambda logits: {"scores": logits}, "a dict, .* 'scores'"),
-    "object": (Answer, "an object of type Answer, .* 'logits'"),
+    "tuple": (lambda logits: (logits, logits), "a tuple of 2 tensors, .* the one that holds the outputs"),
+    "dict": (lambda logits: {"out": logits, "aux": logits}, "a dict of 2 tensors, .* its 'out' alone, or name one"),
+    "empty": (lambda logits: {}, "a dict of 0 tensors"),
+    "object": (Answer, "an object of type Answer, .* the tensor in it"),
     "nothing": (lambda logits: None, "nothing, .* return"),
 }
 
@@ -519,12 +519,22 @@ class Items(Dataset):  # type: ignore[type-arg]
         return self.make(x()[index], y()[index])
 
 
+WRONG_NAME = "'pixels' .*unexpected keyword argument 'pixels'.* leave out of the batch"
+TOO_MANY = "failed on a batch of 0 .*positional argument.* no more and no fewer"
 ITEMS = {
-    "dict": (lambda x, y: {"pixels": x, "label": y}, "a dict of 'pixels', 'label'"),
+    "dict": (lambda x, y: {"pixels": x, "label": y}, WRONG_NAME),
+    "dict without labels": (
+        lambda x, y: {"pixels": x, "lables": y},
+        "no 'labels'; did you mean 'lables'. It has: lables, pixels; put the targets",
+    ),
+    "dict with two labels": (lambda x, y: {"x": x, "labels": y, "label": y}, "both 'labels' and 'label'"),
+    "dict of labels": (lambda x, y: {"labels": y}, "no inputs"),
+    "dict of text": (lambda x, y: {"text": "words", "label": y}, "inputs 'text' have type .* encode"),
+    "dict with a scalar": (lambda x, y: {"x": x, "kind": [1.0], "label": y}, "'x' and 'kind' have 8 and 1 rows"),
     "three": (lambda x, y: (x, y, 1.0), "a list of 3"),
     "one": (lambda x, y: (x,), "a list of 1"),
-    "inputs in a dict": (lambda x, y: ({"pixels": x}, y), "the inputs of a batch are a dict of 'pixels'"),
-    "two inputs": (lambda x, y: ((x, x), y), "the inputs of a batch are a list of 2"),
+    "inputs in a dict": (lambda x, y: ({"pixels": x}, y), WRONG_NAME),
+    "two inputs": (lambda x, y: ((x, x), y), TOO_MANY),
     "targets in a dict": (lambda x, y: (x, {"label": y}), "the targets of a batch are a dict of 'label'"),
 }
 
@@ -534,14 +544,14 @@ def test_items_that_are_no_pairs(case: str) -> None:
     make, message = ITEMS[case]
     for data in (Items(make), DataLoader(Items(make), batch_size=8)):
         with pytest.raises(forde.FordeError, match=message) as error:
-            forde.fit(forde.Ensemble(of_width(8), 2), "lit", data, epochs=1, progress=False)
+            forde.fit(forde.Ensemble(of_width(8), 2), "lit", data, epochs=1, batch_size=8, progress=False)
         check_sentence(error)
 
 
 @pytest.mark.parametrize("case", ["dict", "inputs in a dict", "two inputs"])
 def test_items_that_cannot_be_predicted(case: str) -> None:
     for data in (Items(ITEMS[case][0]), DataLoader(Items(ITEMS[case][0]), batch_size=8)):
-        with pytest.raises(forde.FordeError, match=r"x or \(x, y\)") as error:
+        with pytest.raises(forde.FordeError, match=r"unexpected keyword|positional argument") as error:
             forde.Ensemble(of_width(8), 2).predict(data)
         check_sentence(error)
 

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
+from forde.arguments import Arguments, Input
 from forde.compile import CompiledStep
 from forde.compile.agreeing import together
 from forde.compile.fusing import can_fuse
@@ -40,7 +41,7 @@ def make_engine(
     memory: Memory = "speed",
     *,
     steps: int | None = None,
-    example: tuple[Tensor, Tensor] | None = None,
+    example: tuple[Input, Tensor] | None = None,
     mesh: Mesh = ALONE,
     fuse: bool | None = None,
 ) -> Step:
@@ -58,20 +59,20 @@ def make_engine(
         mesh: the processes that make the steps together.
         fuse: whether torch's compiler merges the operations of a compiled step; by default where it can.
     """
-    if name not in (names := get_args(EngineName)):
-        raise unknown_name("engine", name, names)
-    if memory not in (memories := get_args(Memory)):
-        raise unknown_name("memory", memory, memories)
+    for what, given, known in (("engine", name, get_args(EngineName)), ("memory", memory, get_args(Memory))):
+        if given not in known:
+            raise unknown_name(what, given, known)
     own = ensemble if mesh is ALONE else _own_members(ensemble, mesh)
     on_cpu, alone = ensemble.device.type == "cpu", mesh is ALONE
     sharing = SharingProcesses(mesh.data) if mesh.data.size > 1 else None
-    unfit = None if name == "vectorized" else _unfit_to_stack(name, own, mesh, memory)
+    loops = _only_looped(name, method, example)
+    unfit = None if name == "vectorized" else loops or _unfit_to_stack(name, own, mesh, memory)
     if mesh.anywhere(unfit is not None):  # processes that share members add their gradients up, so these must be alike
         unfit = unfit or "those of another process cannot be stacked"
     pays: Worth | None = None
     if name == "auto" and on_cpu and alone and unfit is None and steps and example and can_fuse(ensemble.device):
         pays = worth(ensemble.members[0], ensemble.n_members, example[0], steps)
-    possible = pays is not None and pays.pays if on_cpu else can_fuse(ensemble.device)
+    possible = loops is None and (pays is not None and pays.pays if on_cpu else can_fuse(ensemble.device))
     compiles = name == "compiled" or (name == "auto" and possible)
     made: list[PlainStep] = []
 
@@ -126,6 +127,19 @@ def _own_members(ensemble: Ensemble, mesh: Mesh) -> Ensemble:
     return shard(ensemble, mesh.members.part(ensemble.n_members))
 
 
+def _only_looped(name: EngineName, method: Method, example: tuple[Input, Tensor] | None) -> str | None:
+    """Why only a loop over members takes what it is given, in words; None where other engines do too."""
+    if name == "eager":
+        return None
+    of = None if method.space is None else method.space.gradients_of
+    reason = None if of is None else f"input gradients are taken of {of!r}"
+    if example is not None and isinstance(example[0], Arguments):
+        reason = "a batch has several inputs"
+    if reason is not None and name != "auto":
+        raise FordeError(f"engine='{name}' cannot run this, because {reason}; use engine='eager' or 'auto'.")
+    return reason
+
+
 def _unfit_to_stack(name: EngineName, ensemble: Ensemble, mesh: Mesh, memory: Memory) -> str | None:
     """Why members are looped over, in words; None where they are small networks that can be stacked."""
     if name == "eager":
@@ -155,7 +169,7 @@ def _is_container(module: nn.Module) -> bool:
     return type(module).__module__.partition(".")[0] != "torch" and next(module.children(), None) is not None
 
 
-def _unlike_a_loop(step: PlainStep, example: tuple[Tensor, Tensor] | None) -> str | None:
+def _unlike_a_loop(step: PlainStep, example: tuple[Input, Tensor] | None) -> str | None:
     """Why stacked members whose class is not known are looped over after all; they are cut loose again."""
     reason: str | None = "whether their class can be stacked is seen on a batch only, and none was given"
     try:
@@ -180,7 +194,7 @@ def _normalises_over_batch(ensemble: Ensemble) -> str | None:
 def inspect_step(
     ensemble: Ensemble,
     method: Method,
-    x: Tensor,
+    x: Input,
     y: Tensor,
     *,
     engine: EngineName = "eager",
@@ -191,7 +205,7 @@ def inspect_step(
     """Make a step without an optimizer, and tell what its three phases came to.
 
     Args:
-        x: `[B, ...]`.
+        x: `[B, ...]`, or several such in one `Arguments`.
         y: `[B]`.
         data_size: N; the batch size if left out.
 

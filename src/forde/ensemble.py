@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from forde import building, saving
+from forde.arguments import Arguments, Input, SameInput, as_inputs, called, inputs_of_batch, without_labels
 from forde.data.description import Images, Table
 from forde.data.inputs import normalise
 from forde.data.known_inputs import Inputs
@@ -114,10 +115,13 @@ class Ensemble(nn.Module):
                 return parameter.dtype
         return next((p.dtype.to_real() for p in self.parameters() if p.is_complex()), torch.get_default_dtype())
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Outputs of all members on one batch: `[B, ...]` → `[M, B, C]`."""
-        untouched = Untouched(x)
-        return stacked([tensor_output(member(untouched.copy())) for member in self.members])
+    def forward(self, x: Any) -> Tensor:
+        """Outputs of all members on one batch: `[B, ...]` → `[M, B, C]`.
+
+        A dict of tensors is given to networks by name, `network(**x)`, and a tuple by position, `network(*x)`.
+        """
+        untouched = Untouched(x if isinstance(x, Tensor) else as_inputs(x))
+        return stacked([tensor_output(called(member, untouched.copy())) for member in self.members])
 
     @torch.no_grad()
     def predict(
@@ -126,10 +130,11 @@ class Ensemble(nn.Module):
         """Predict in evaluation mode, batch by batch.
 
         Args:
-            x: tensor, array, data frame or nested list `[N, ...]`, what `forde.data.load` returns, a Dataset, or an
-                iterable of batches (a DataLoader); of `(x, y)` pairs the x is used. Where `inputs` are known, bytes
-                are normalised as those of training were, and columns of a table or data frame are found by name and
-                brought into the networks' units; floating-point numbers without names pass as they are.
+            x: tensor, array, data frame or nested list `[N, ...]`, a dict or a tuple of such for networks of several
+                inputs, what `forde.data.load` returns, a Dataset, or an iterable of batches (a DataLoader); of
+                `(x, y)` pairs the x is used, and of dicts all but `"labels"` or `"label"`. Where `inputs` are known,
+                bytes are normalised as those of training were, and columns of a table or data frame are found by name
+                and brought into the networks' units; floating-point numbers without names pass as they are.
             precision: `"float32"` (whatever the members' dtype is), or `"bf16"`: copies of the members under autocast,
                 with BatchNorm folded into convolutions. Outputs are in float32.
 
@@ -153,7 +158,7 @@ class Ensemble(nn.Module):
         prediction = self.likelihood.prediction(everything)
         return prediction if units is None else units.undo(prediction)
 
-    def _batches(self, x: Any, batch_size: int) -> Iterable[Tensor]:
+    def _batches(self, x: Any, batch_size: int) -> Iterable[Input]:
         if isinstance(x, Images):
             to_inputs = normalise(x.description.mean, x.description.std, self.dtype)
             for start in range(0, len(x), batch_size):
@@ -163,20 +168,18 @@ class Ensemble(nn.Module):
         x = x.x if isinstance(x, Table) else x
         if not isinstance(x, Tensor) and (hasattr(x, "__array__") or _is_nested_numbers(x)):
             x = torch.from_numpy(np.require(x, requirements="W"))  # torch warns of arrays that it may not write to
-        if isinstance(x, Tensor):
+        elif isinstance(x, Mapping):
+            x = as_inputs(without_labels(x))
+        elif isinstance(x, tuple):
+            x = as_inputs(x)
+        if isinstance(x, (Tensor, Arguments)):
             x = x.split(batch_size) if len(x) else ()
         elif isinstance(x, Dataset) and not isinstance(x, IterableDataset):
             x = DataLoader(x, batch_size=batch_size)
         for batch in x:
-            inputs = batch[0] if isinstance(batch, (tuple, list)) and len(batch) else batch
-            if not isinstance(inputs, Tensor) and not hasattr(inputs, "__array__") and not _is_nested_numbers(inputs):
-                raise FordeError(
-                    f"a batch is a {type(batch).__name__} that holds a {type(inputs).__name__}, but a tensor or a pair "
-                    "(inputs, targets) was expected; wrap the data so that an item is x or (x, y)."
-                )
-            yield self.as_input(torch.as_tensor(inputs))
+            yield self.as_input(_inputs_in(batch))
 
-    def as_input(self, x: Tensor) -> Tensor:
+    def as_input(self, x: SameInput) -> SameInput:
         """The batch on the members' device, floating-point numbers in their precision; everything else as it is.
 
         Bytes are normalised where `inputs` say how.
@@ -185,6 +188,11 @@ class Ensemble(nn.Module):
         >>> [ensemble.as_input(torch.zeros(1, dtype=kind)).dtype for kind in (torch.half, torch.cfloat, torch.int16)]
         [torch.float64, torch.complex128, torch.int16]
         """
+        if isinstance(x, Arguments):
+            return x.map(self._as_tensor)
+        return self._as_tensor(x)
+
+    def _as_tensor(self, x: Tensor) -> Tensor:
         if x.is_floating_point():
             return x.to(self.device, self.dtype, non_blocking=True)
         if x.dtype == torch.uint8 and self.inputs is not None and self.inputs.are_images:
@@ -288,6 +296,20 @@ def _on_cpu(outputs: Iterable[Tensor]) -> list[Tensor]:
 def _more_than(x: Any, batch_size: int) -> bool:
     """Whether there is certainly more than one batch of such a size; of loaders one does not know."""
     return (isinstance(x, Tensor) or hasattr(x, "__array__")) and len(x) > batch_size
+
+
+def _inputs_in(batch: Any) -> Input:
+    """The inputs in a batch, with or without targets."""
+    if isinstance(batch, Mapping):
+        return as_inputs(without_labels(batch))
+    inputs = batch[0] if isinstance(batch, (tuple, list)) and len(batch) else batch
+    several = isinstance(inputs, (Mapping, tuple, list))
+    if not several and not isinstance(inputs, (Tensor, Arguments)) and not hasattr(inputs, "__array__"):
+        raise FordeError(
+            f"a batch is a {type(batch).__name__} that holds a {type(inputs).__name__}, but a tensor or a pair "
+            "(inputs, targets) was expected; wrap the data so that an item is x or (x, y)."
+        )
+    return inputs_of_batch(inputs)
 
 
 def _is_nested_numbers(x: Any) -> bool:

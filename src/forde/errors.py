@@ -59,6 +59,16 @@ def missing_column(where: str, wanted: str, there: Iterable[str]) -> FordeError:
     return FordeError(f"{where} has no column '{asked}', as the training data has{hint} It has: {names}.")
 
 
+def missing_key(where: str, wanted: str, there: Iterable[str], advice: str) -> FordeError:
+    """The error for a dict without a key that it needs, with the nearest one that is there.
+
+    >>> str(missing_key("a batch", "labels", ["pixels", "lables"], "put the targets there"))
+    "a batch has no 'labels'; did you mean 'lables'? It has: lables, pixels; put the targets there."
+    """
+    hint, names = _nearest_and_all(wanted, there)
+    return FordeError(f"{where} has no '{wanted}'{hint} It has: {names}; {advice}.")
+
+
 def _nearest_and_all(asked: str, known: Iterable[str]) -> tuple[str, str]:
     names = sorted(name[:MOST_CHARACTERS] for name in known)
     near = difflib.get_close_matches(asked[:MOST_CHARACTERS], names, n=1, cutoff=0.5)

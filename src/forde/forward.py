@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from forde.arguments import Arguments, Input, in_words
 from forde.errors import FordeError, first_line
 
 CALL_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
@@ -29,31 +30,34 @@ CHANNELS = (1, 3, 4)
 
 
 def tensor_output(output: Any) -> Tensor:
-    """The output, if it is a tensor.
+    """The output as one tensor: `logits` of a dict or object, and the only tensor of a dict or tuple that holds one.
 
-    >>> tensor_output((torch.zeros(1), None))
+    >>> tensor_output({"logits": torch.zeros(2, 3), "hidden": torch.zeros(2, 8)}).shape
+    torch.Size([2, 3])
+    >>> tensor_output((torch.zeros(1), torch.zeros(1)))
     Traceback (most recent call last):
-    forde.errors.FordeError: the network returned a tuple of 2, but one tensor was expected; return the one that
+    forde.errors.FordeError: the network returned a tuple of 2 tensors, but one tensor was expected; return the one that
     holds the outputs.
     """
     if isinstance(output, Tensor):
         return output
-    what, advice = f"an object of type {type(output).__name__}", "return the tensor in it that holds the outputs"
     if output is None:
-        what, advice = "nothing", "end forward with a return"
-    elif isinstance(output, Mapping) or hasattr(output, "logits"):
-        names = [str(name) for name, value in _items(output) if isinstance(value, Tensor)]
-        best = "logits" if "logits" in names or hasattr(output, "logits") else next(iter(names), None)
-        what = "a dict" if type(output) is dict else what
-        if best is not None:
-            advice = f"return its '{best}' alone"
-    elif isinstance(output, (tuple, list)):
-        what, advice = f"a {type(output).__name__} of {len(output)}", "return the one that holds the outputs"
+        raise FordeError("the network returned nothing, but a tensor was expected; end forward with a return.")
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    what, advice = f"an object of type {type(output).__name__}", "return the tensor in it that holds the outputs"
+    if isinstance(output, (Mapping, tuple, list)):
+        items = output.items() if isinstance(output, Mapping) else enumerate(output)
+        tensors = {name: value for name, value in items if isinstance(value, Tensor)}
+        if len(tensors) == 1:
+            return next(iter(tensors.values()))
+        what = f"a {type(output).__name__} of {len(tensors)} tensors"
+        if tensors and isinstance(output, Mapping):
+            advice = f"return its '{next(iter(tensors))}' alone, or name one of them 'logits'"
+        elif tensors:
+            advice = "return the one that holds the outputs"
     raise FordeError(f"the network returned {what}, but one tensor was expected; {advice}.")
-
-
-def _items(output: Any) -> list[tuple[Any, Any]]:
-    return list(output.items()) if isinstance(output, Mapping) else []
 
 
 def stacked(outputs: Sequence[Tensor]) -> Tensor:
@@ -72,7 +76,7 @@ def stacked(outputs: Sequence[Tensor]) -> Tensor:
 
 
 @contextmanager
-def explaining_forward(x: Tensor) -> Iterator[None]:
+def explaining_forward(x: Input) -> Iterator[None]:
     """Turns what a network raises because a batch `[B, ...]` does not fit it into a sentence with the batch's shape.
 
     >>> with explaining_forward(torch.zeros(8, 4)):
@@ -87,10 +91,8 @@ def explaining_forward(x: Tensor) -> Iterator[None]:
         advice = None if isinstance(error, FordeError) or _of_a_process(error) else _advice(x, str(error))
         if advice is None:
             raise
-        kind = str(x.dtype).removeprefix("torch.")
         raise FordeError(
-            f"the network failed on a batch of shape {list(x.shape)} and type {kind} "
-            f"({first_line(error).rstrip('.')}); {advice}."
+            f"the network failed on a batch of {in_words(x)} ({first_line(error).rstrip('.')}); {advice}."
         ) from error
 
 
@@ -99,23 +101,29 @@ def _of_a_process(error: Exception) -> bool:
     return isinstance(error, getattr(torch.distributed, "DistError", ()))
 
 
-def _advice(x: Tensor, text: str) -> str | None:
+def _advice(x: Input, text: str) -> str | None:
     """What to do about an error of this text; None where it is not about the inputs."""
     if any(phrase in text for phrase in OTHERS_EXPLAIN):
         return None
+    if "keyword argument" in text:
+        return "leave out of the batch what its forward does not take"
     if "'indices'" in text:
         return "give an embedding its tokens as whole numbers, x.long()"
     if "index out of range" in text or "not in the valid range" in text:
         return "give an embedding more rows, or number the tokens from 0"
+    if "positional argument" in text and isinstance(x, Arguments):
+        return "give the batch the inputs that its forward takes, no more and no fewer"
     if "positional argument" in text:
-        return "let its forward take the inputs and nothing else"
+        return "let its forward take the inputs and nothing else, or give it several in a dict or tuple"
     if "Expected more than 1 value per channel" in text:
         return "BatchNorm needs batches of at least 2, so use drop_last=True or another batch_size"
     about_types = re.search(r"\btypes?\b|dtype|not implemented for", text) is not None
+    about_sizes = re.search(r"shape|size|dimension|channels|expected input|\dD\b", text, re.IGNORECASE) is not None
+    if isinstance(x, Arguments):
+        return "give it inputs of the types and sizes that it was built for" if about_types or about_sizes else None
     if about_types and not (x.is_floating_point() or x.is_complex()):
         scaled = ", divided by 255 where they are bytes of images" if x.dtype == torch.uint8 else ""
         return f"convert the inputs to floats{scaled}, for only floats are given the network's own type"
-    about_sizes = re.search(r"shape|size|dimension|channels|expected input|\dD\b", text, re.IGNORECASE) is not None
     if about_sizes and x.dim() == 4 and x.shape[-1] in CHANNELS and x.shape[1] not in CHANNELS:
         return "give images as [B, C, H, W], here with x.permute(0, 3, 1, 2)"
     if about_sizes:

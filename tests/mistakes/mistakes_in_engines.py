@@ -38,9 +38,23 @@ IN_ENGINES = (
     Mistake(
         "inputs-are-not-copied",
         "step/runners.py",
-        "given = inputs.clone() if copies else inputs\n        version = version_of(given)\n        with",
-        "given = inputs\n        version = version_of(given)\n        with",
+        "given = batch.clone() if copies else batch",
+        "given = batch",
         ("tests/test_untouched_inputs.py",),
+    ),
+    Mistake(
+        "padding-counts",
+        "step/sources.py",
+        "gradient if counts is None else gradient * counts.to(gradient)",
+        "gradient",
+        ("tests/test_embeddings.py::test_padding_does_not_count",),
+    ),
+    Mistake(
+        "gradients-of-the-first-input-only",
+        "step/sources.py",
+        "rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)",
+        "rows[0]",
+        ("tests/test_batches.py::test_gradients_are_of_the_inputs_that_are_named",),
     ),
     Mistake(
         "predictions-write-to-the-inputs",

@@ -228,7 +228,7 @@ class CudaGraphs:
 
 
 def _tensors(batch: Batch) -> list[Tensor]:
-    return [batch.x, batch.y, *(batch.part if isinstance(batch.part, tuple) else ())]
+    return [batch.one, batch.y, *(batch.part if isinstance(batch.part, tuple) else ())]
 
 
 def _like(batch: Batch, tensors: tuple[Tensor, ...]) -> Batch:

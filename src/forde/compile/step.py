@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.optim import Optimizer
 
+from forde.arguments import Input
 from forde.compile.agreeing import Company, agreed_change, attempt, together
 from forde.compile.captured import CapturedPhases, CapturedStep, CudaGraphs
 from forde.compile.fusing import can_fuse, fused
@@ -132,7 +133,7 @@ class CompiledStep(Step):
 
     def update(
         self,
-        x: Tensor | list[Tensor],
+        x: Input | list[Input],
         y: Tensor | list[Tensor],
         optimizer: Optimizer | None = None,
         *,
@@ -267,7 +268,7 @@ class CompiledStep(Step):
         if self.is_plain or not isinstance(batch, Batch) or self._rows not in (None, len(batch.y)):
             return None
         size = batch.part if isinstance(batch.part, int) else None
-        key = (factor is None, size, batch.x.shape, batch.x.dtype, batch.y.shape, batch.y.dtype)
+        key = (factor is None, size, batch.one.shape, batch.one.dtype, batch.y.shape, batch.y.dtype)
         change = self._code.change() if self._kinds and self._code is not None else None
         change = agreed_change(self._company, change, key)
         if change is not None:
@@ -434,7 +435,7 @@ class CompiledStep(Step):
             seen.add(id(program))
         position.restore()
         found = self._phases(kind.step, batch, factor)
-        if found.z is not None and batch.x.is_cuda and self._company is None:
+        if found.z is not None and batch.one.is_cuda and self._company is None:
             self._compile_exchange(kind, found.z)
             position.restore()
             self._phases(kind.step, batch, factor)

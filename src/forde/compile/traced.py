@@ -58,8 +58,9 @@ class TracedStep(Step):
         """The batch in the one memory layout that the programs take."""
         part = batch.part
         if isinstance(part, tuple):
+            assert isinstance(part[0], Tensor)
             part = self.runner.laid_out(part[0]), part[1].contiguous()
-        return replace(batch, x=self.runner.laid_out(batch.x), y=batch.y.contiguous(), part=part)
+        return replace(batch, x=self.runner.laid_out(batch.one), y=batch.y.contiguous(), part=part)
 
     def forward(self, batch: Batches, *, repel: bool) -> Forward:
         assert isinstance(batch, Batch)

@@ -64,9 +64,9 @@ class UnitCheck:
                 return self.agreed(disagreement(own, plainly, rounded, merged=merged))
 
             reason = compare(batch, traced.first, traced.second, merged=False)
-            if reason is not None and batch.x.is_floating_point():
+            if reason is not None and batch.one.is_floating_point():
                 # Rounding may switch a ReLU, but not twice; what is wrong with a trace is so with any batch.
-                moved = replace(batch, x=batch.x + 1e-3 * batch.x.std(correction=0) * probing(batch.x))
+                moved = replace(batch, x=batch.one + 1e-3 * batch.one.std(correction=0) * probing(batch.one))
                 reason = compare(moved, traced.first, traced.second, merged=False) and reason
             if reason is None and self.fuse and not rough and not traced.random:
                 reason = compare(batch, program.first, program.second, merged=True)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from forde.arguments import Input, called
 from forde.random_state import get_random_state, set_random_state
 
 FEWEST_STEPS = 500
@@ -42,7 +43,7 @@ class Worth(NamedTuple):
         return self.saved > MARGIN * self.cost
 
 
-def worth(network: nn.Module, n_members: int, x: Tensor, steps: int) -> Worth | None:
+def worth(network: nn.Module, n_members: int, x: Input, steps: int) -> Worth | None:
     """What compiling costs and saves in so many steps of members on batches like x; None for short runs.
 
     >>> network = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
@@ -58,7 +59,7 @@ def worth(network: nn.Module, n_members: int, x: Tensor, steps: int) -> Worth | 
     return Worth(SECONDS_PER_LAYER * layers, steps * n_members * len(x) * numbers * SAVED_PER_NUMBER)
 
 
-def numbers_written(network: nn.Module, x: Tensor) -> int | None:
+def numbers_written(network: nn.Module, x: Input) -> int | None:
     """How many numbers the layers with parameters return for one sample of x `[B, ...]`; None where one cannot tell.
 
     A copy of the network is run, so that nothing of the network itself changes.
@@ -78,7 +79,7 @@ def numbers_written(network: nn.Module, x: Tensor) -> int | None:
             if list(module.parameters(recurse=False)):
                 module.register_forward_hook(count)
         with torch.no_grad():
-            own(x[:1].clone())
+            called(own, x[:1].clone())
     except Exception:  # what fails here fails in the first step, which says why
         return None
     finally:

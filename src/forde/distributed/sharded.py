@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from forde.arguments import Input, each_tensor
 from forde.compile.traced import match_layouts
 from forde.distributed.flat import pack, unpack
 from forde.distributed.mesh import Mesh
@@ -54,7 +55,7 @@ class ShardedStep(Step):
         super().__init__(inner.runner, inner.method, whole)
         self.inner, self.mesh = inner, mesh
         self.first_member = mesh.members.part(whole.n_members).start
-        self._batch: tuple[Tensor | list[Tensor], Tensor | list[Tensor]] | None = None
+        self._batch: tuple[Input | list[Input], Tensor | list[Tensor]] | None = None
         self._compared = 0
         """How many samples of this process members are compared at in this step."""
         if self.method.shared_head or self.method.mixes_weights:
@@ -66,7 +67,7 @@ class ShardedStep(Step):
 
     def update(
         self,
-        x: Tensor | list[Tensor],
+        x: Input | list[Input],
         y: Tensor | list[Tensor],
         optimizer: Optimizer | None = None,
         *,
@@ -81,7 +82,7 @@ class ShardedStep(Step):
             return super().update(x, y, optimizer, step=step, epoch=epoch, data_size=data_size)
 
     def planned(
-        self, x: Tensor | list[Tensor], y: Tensor | list[Tensor], *, step: int, epoch: int, data_size: int | None
+        self, x: Input | list[Input], y: Tensor | list[Tensor], *, step: int, epoch: int, data_size: int | None
     ) -> tuple[Batches, float | None]:
         batch, factor = super().planned(x, y, step=step, epoch=epoch, data_size=data_size)
         self._batch = x, y
@@ -99,7 +100,7 @@ class ShardedStep(Step):
         self._compared = len(compared_y) // self.mesh.data.size
         return replace(self._own(batch, batch.x, batch.y), part=part), factor
 
-    def _own(self, batch: Batch, x: Tensor, y: Tensor) -> Batch:
+    def _own(self, batch: Batch, x: Input, y: Tensor) -> Batch:
         samples = self._samples(len(y), "batch")
         return replace(batch, x=x[samples], y=y[samples], share=1 / self.mesh.data.size)
 
@@ -140,8 +141,9 @@ class ShardedStep(Step):
         The batch must be the same everywhere, and so must `size`, the numbers by which a member is compared.
         """
         assert self._batch is not None
-        firsts = [batch if isinstance(batch, Tensor) else batch[0] for batch in self._batch]
-        means = [(first if first.is_complex() else first.double()).abs().mean() for first in firsts]
+        firsts = [batch[0] if isinstance(batch, list) else batch for batch in self._batch]
+        tensors = [tensor for first in firsts for tensor in each_tensor(first)]
+        means = [(tensor if tensor.is_complex() else tensor.double()).abs().mean() for tensor in tensors]
         marks = torch.stack([*means, torch.as_tensor(float(size), device=losses.device)]).to(losses)
         rows = self.mesh.everyone.all_gather(torch.cat([losses, marks]))
         marks = rows[:, -len(marks) :]

@@ -10,6 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from forde.arguments import Arguments, Input
 from forde.cuda_graph import Recorded, record
 from forde.inference.repeatable import watched
 
@@ -20,7 +21,7 @@ FAILED: list[torch.cuda.CUDAGraph] = []
 """Kept for good: torch's allocator goes on asking them for their memory."""
 
 Streams = Sequence[torch.cuda.Stream]
-Function = Callable[[Tensor, Streams], Tensor]
+Function = Callable[[Input, Streams], Tensor]
 """A batch → outputs; its independent parts may be queued on the streams, if there are any."""
 
 
@@ -53,8 +54,8 @@ class Replaying:
             self._replay = None
             torch.cuda.empty_cache()  # memory of a dead graph is of no use to anybody else
 
-    def __call__(self, x: Tensor) -> Tensor:
-        if not x.is_cuda:
+    def __call__(self, x: Input) -> Tensor:
+        if isinstance(x, Arguments) or not x.is_cuda:
             return self._function(x, ())
         kind = x.shape, x.dtype
         if self._replay is not None and kind == (self._replay.inputs[0].shape, self._replay.inputs[0].dtype):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from forde import stacked_layers
+from forde.arguments import Arguments, Input, called, each_tensor
 from forde.cuda_graph import side_by_side
 from forde.forward import explaining_forward, stacked, tensor_output
 from forde.inference.folding import folded, has_hooks
@@ -17,7 +18,7 @@ from forde.inference.fused import FusedConvolution, fused
 from forde.inference.replaying import Replaying, Streams
 from forde.inference.untouched import Untouched
 
-OutputsOf = Callable[[Tensor], Tensor]
+OutputsOf = Callable[[Input], Tensor]
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def running(
         stacks = _stacks(networks) if many_small and device.type == "cpu" and dtype is None else None
         hides_nan = any(isinstance(layer, FusedConvolution) for network in networks for layer in network.modules())
 
-        def outputs(x: Tensor, streams: Streams) -> Tensor:
+        def outputs(x: Input, streams: Streams) -> Tensor:
             # Casts that are kept from one batch to the next would be dead memory to a CUDA graph.
             autocast = torch.autocast(device.type, dtype, cache_enabled=False) if dtype is not None else nullcontext()
             with torch.no_grad(), autocast:
@@ -65,9 +66,9 @@ def running(
             try_algorithms=dtype is not None and not _deterministic(),
         ) as run:
 
-            def explained(x: Tensor) -> Tensor:
+            def explained(x: Input) -> Tensor:
                 with explaining_forward(x):
-                    return run(x if dtype is None else _channels_last(x))
+                    return run(x if dtype is None else _laid_out(x))
 
             yield explained
     finally:
@@ -92,10 +93,10 @@ def _stacks(networks: Sequence[nn.Module]) -> dict[str, Tensor] | None:
     return {column[0][0]: torch.stack([parameter.detach() for _, parameter in column]) for column in columns}
 
 
-def _at_once(networks: Sequence[nn.Module], stacks: dict[str, Tensor], x: Tensor) -> Tensor:
+def _at_once(networks: Sequence[nn.Module], stacks: dict[str, Tensor], x: Input) -> Tensor:
     """All members' outputs `[M, B, ...]`; for a few samples and many members much faster than one after another."""
-    if x.dim() < 2 or not x.is_floating_point():
-        return stacked([tensor_output(network(x.clone())) for network in networks])
+    if isinstance(x, Arguments) or x.dim() < 2 or not x.is_floating_point():
+        return stacked([tensor_output(called(network, x.clone())) for network in networks])
     return stacked_layers.run(networks[0], stacks, x.expand(len(networks), *x.shape).clone())
 
 
@@ -122,6 +123,10 @@ def _convert_weights(network: fx.GraphModule, dtype: torch.dtype) -> None:
             setattr(layer, name, nn.Parameter(cast, requires_grad=False))
 
 
+def _laid_out(x: Input) -> Input:
+    return _channels_last(x) if isinstance(x, Tensor) else x.map(_channels_last)
+
+
 def _channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.contiguous()
 
@@ -133,12 +138,13 @@ def _is_finite(network: nn.Module) -> bool:
     return not flat or bool(torch.cat(flat).isfinite().all())
 
 
-def _with_nan_of(x: Tensor, outputs: Tensor) -> Tensor:
+def _with_nan_of(x: Input, outputs: Tensor) -> Tensor:
     """Outputs `[M, B, ...]` that are NaN for samples whose inputs are not finite."""
-    if not x.is_floating_point() or x.dim() < 2 or outputs.shape[1:2] != x.shape[:1]:
-        return outputs
-    nan_or_0 = (0 * x).sum(tuple(range(1, x.dim())))
-    return outputs + nan_or_0.reshape(-1, *[1] * (outputs.dim() - 2))
+    for tensor in each_tensor(x):
+        if tensor.is_floating_point() and tensor.dim() > 1 and outputs.shape[1:2] == tensor.shape[:1]:
+            nan_or_0 = (0 * tensor).sum(tuple(range(1, tensor.dim())))
+            outputs = outputs + nan_or_0.reshape(-1, *[1] * (outputs.dim() - 2))
+    return outputs
 
 
 def _deterministic() -> bool:
@@ -146,10 +152,10 @@ def _deterministic() -> bool:
     return torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
 
 
-def _side_by_side(networks: Sequence[nn.Module], x: Tensor, streams: Streams) -> list[Tensor]:
+def _side_by_side(networks: Sequence[nn.Module], x: Input, streams: Streams) -> list[Tensor]:
     """Each network's output, queued on the streams in turn, or one after another where there are none."""
     if not streams:
         untouched = Untouched(x)
-        return [tensor_output(network(untouched.copy())) for network in networks]
+        return [tensor_output(called(network, untouched.copy())) for network in networks]
     # One that works in place must not write to what another stream reads.
-    return [tensor_output(networks[index](x.clone())) for index in side_by_side(len(networks), streams)]
+    return [tensor_output(called(networks[index], x.clone())) for index in side_by_side(len(networks), streams)]

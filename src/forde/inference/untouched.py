@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import Generic
 
+from forde.arguments import Input, SameInput, each_tensor
 from forde.torch_private import version_of
 
 
-class Untouched:
+class Untouched(Generic[SameInput]):
     """Hands out a copy of a batch, and another one once somebody has written to it. The batch itself stays as it is.
 
     >>> import torch
@@ -17,14 +18,18 @@ class Untouched:
     (tensor([1., 1.]), tensor([0., 0.]), tensor([0., 0.]))
     """
 
-    def __init__(self, batch: Tensor) -> None:
-        self._batch = batch
-        self._copy: Tensor | None = None
-        self._version = 0
+    def __init__(self, batch: SameInput) -> None:
+        self._batch: SameInput = batch
+        self._copy: SameInput | None = None
+        self._version: list[int] = []
 
-    def copy(self) -> Tensor:
+    def copy(self) -> SameInput:
         """The batch as it was, in memory of its own."""
-        if self._copy is None or version_of(self._copy) != self._version:
+        if self._copy is None or _versions(self._copy) != self._version:
             self._copy = self._batch.clone()
-            self._version = version_of(self._copy)
+            self._version = _versions(self._copy)
         return self._copy
+
+
+def _versions(batch: Input) -> list[int]:
+    return [version_of(tensor) for tensor in each_tensor(batch)]

@@ -10,6 +10,7 @@ from typing import Literal
 
 from torch import nn
 
+from forde.arguments import EMBEDDINGS, as_rows
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.kernels import Kernel
@@ -93,6 +94,11 @@ class Method:
                 f"a PCA metric compares input gradients along directions of the inputs, but the space is "
                 f"{type(self.space).__name__}; use InputGradients or metric=Identity()."
             )
+        if self.kernel.needs_training_data and self.space.gradients_of == EMBEDDINGS:
+            raise FordeError(
+                "a PCA metric compares input gradients along directions of the inputs, which tokens have none of; use "
+                "'forde-identity' or metric=Identity() with of='embeddings'."
+            )
         if self.rule.mixes and self.space.mixes == "representation" and self.repulsion_fraction < 1:
             raise FordeError(
                 f"{type(self.rule).__name__} in {type(self.space).__name__} space mixes loss gradients of the whole "
@@ -148,7 +154,8 @@ class Method:
 
     def prepare(self, network: nn.Module, data: TrainingData) -> Method:
         """The method with metrics and priors fitted to the training data; `network` is any member."""
-        kernel = self.kernel.prepare(data.batches) if self.kernel is not None else None
+        of = None if self.space is None else self.space.gradients_of
+        kernel = None if self.kernel is None else self.kernel.prepare(lambda: (as_rows(x, of) for x in data.batches()))
         return replace(self, kernel=kernel, prior=tuple(prior.prepare(network, data) for prior in self.priors))
 
     def plan(self, ensemble: Ensemble, *, data: TrainingData, epochs: int, seed: int) -> Plan:

@@ -7,6 +7,7 @@ as the released code computes it; `bandwidth=Median("sample", halve=True)` is th
 
 from dataclasses import replace
 
+from forde.arguments import EMBEDDINGS, Of
 from forde.kernels import PCA, RBF, Bandwidth, Identity, Median, Metric, Tuned
 from forde.methods.base import Method
 from forde.methods.registry import register
@@ -16,16 +17,16 @@ from forde.spaces.input_gradients import Scalar
 PER_COLUMN = Median("column")
 
 
-def _forde(metric: Metric, output: Scalar, bandwidth: str | float | Bandwidth, eps: float) -> Method:
-    return Method(space=InputGradients(output=output, eps=eps), kernel=RBF(metric, bandwidth))
+def _forde(metric: Metric, output: Scalar, bandwidth: str | float | Bandwidth, eps: float, of: Of) -> Method:
+    return Method(space=InputGradients(output=output, eps=eps, of=of), kernel=RBF(metric, bandwidth))
 
 
 @register("forde-identity")
 def forde_identity(
-    *, output: Scalar = "logit", bandwidth: str | float | Bandwidth = PER_COLUMN, eps: float = 1e-24
+    *, output: Scalar = "logit", bandwidth: str | float | Bandwidth = PER_COLUMN, eps: float = 1e-24, of: Of = None
 ) -> Method:
     """FoRDE with equal lengthscales: best on clean data."""
-    return _forde(Identity(), output, bandwidth, eps)
+    return _forde(Identity(), output, bandwidth, eps, of)
 
 
 @register("forde-pca")
@@ -36,9 +37,10 @@ def forde_pca(
     eps: float = 1e-24,
     rank: int | None = None,
     center: bool = False,
+    of: Of = None,
 ) -> Method:
     """FoRDE with lengthscales from the data's principal components: most robust to corruption."""
-    return _forde(PCA(rank=rank, center=center), output, bandwidth, eps)
+    return _forde(PCA(rank=rank, center=center), output, bandwidth, eps, of)
 
 
 @register("forde-tuned")
@@ -51,18 +53,21 @@ def forde_tuned(
     eps: float = 1e-24,
     rank: int | None = None,
     center: bool = False,
+    of: Of = None,
 ) -> Method:
     """FoRDE between identity (alpha=0) and PCA (alpha=1): a balance of both."""
-    return _forde(Tuned(rank=rank, center=center, alpha=alpha, harmonic=harmonic), output, bandwidth, eps)
+    return _forde(Tuned(rank=rank, center=center, alpha=alpha, harmonic=harmonic), output, bandwidth, eps, of)
 
 
 @register("forde")
-def forde(*, strength: float = 10.0, output: Scalar = "auto", rank: int | None = None) -> Method:
+def forde(*, strength: float = 10.0, output: Scalar = "auto", rank: int | None = None, of: Of = None) -> Method:
     """FoRDE as recommended: log-probability gradients, a quarter of the batch, a strength of one's own choice.
 
     Args:
         strength: the dial from clean to corrupted performance; multiplies the published repulsion. 0 is the deep
             ensemble.
+        of: as in `InputGradients`. At embeddings members are compared with equal lengthscales, as in `forde-identity`:
+            tokens have no principal directions.
 
     How it differs from the published `forde-pca`:
 
@@ -74,5 +79,6 @@ def forde(*, strength: float = 10.0, output: Scalar = "auto", rank: int | None =
 
     What it gains and costs: `docs/results.md`.
     """
-    base = _forde(PCA(rank=rank), output, PER_COLUMN, 1e-24)
+    metric = Identity() if of == EMBEDDINGS else PCA(rank=rank)
+    base = _forde(metric, output, PER_COLUMN, 1e-24, of)
     return replace(base, repulsion_weight=strength, repulsion_fraction=0.25)

@@ -8,6 +8,7 @@ well-fitted network, so that its cosine is not normalised in effect.
 
 from typing import Literal
 
+from forde.arguments import Of
 from forde.kernels import SquaredCosine
 from forde.methods.base import Method
 from forde.methods.registry import register
@@ -23,11 +24,12 @@ def lit(
     output: Scalar = "logit",
     reduction: Literal["mean", "sum"] = "mean",
     eps: float | None = None,
+    of: Of = None,
 ) -> Method:
     """Penalty on squared cosines between input gradients: members become orthogonal."""
     kernel = SquaredCosine() if eps is None else SquaredCosine(eps=eps, joint=True)
     return Method(
-        space=InputGradients(output=output, normalise=eps is None),
+        space=InputGradients(output=output, normalise=eps is None, of=of),
         kernel=kernel,
         rule=Penalty(strength, reduction),
     )

@@ -18,6 +18,7 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
+from forde.arguments import Input, called
 from forde.inference import Untouched
 from forde.torch_private import batch_norms
 
@@ -105,7 +106,7 @@ def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def refresh_batch_norm(networks: Sequence[nn.Module], batches: Iterable[Tensor]) -> int:
+def refresh_batch_norm(networks: Sequence[nn.Module], batches: Iterable[Input]) -> int:
     """Estimate BatchNorm's statistics of networks anew, from one pass over the training inputs.
 
     The mean becomes that of all samples, the variance the mean of the batches' unbiased ones, weighted by their sizes.
@@ -133,7 +134,7 @@ def refresh_batch_norm(networks: Sequence[nn.Module], batches: Iterable[Tensor])
                 layer.momentum = len(x) / seen
             untouched = Untouched(x)
             for network in networks:
-                network(untouched.copy())
+                called(network, untouched.copy())
     return seen
 
 

@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from forde.arguments import Input
 from forde.ensemble import Ensemble, of_networks
 from forde.errors import FordeError, number_from_0, unknown_name, whole_number
 from forde.methods.base import Method
@@ -124,7 +125,7 @@ class NodePlan(Plan):
         latents = [p for name, p in parameters.items() if name in self.latents]
         return [Group(weights), Group(latents, momentum=0.0, nesterov=False, falls=False)]
 
-    def batch(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, x: Input, y: Tensor) -> tuple[Input, Tensor]:
         samples = self.node.samples
         return x.repeat_interleave(samples, 0), y.repeat_interleave(samples, 0)
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from forde.arguments import Input, called
 from forde.errors import FordeError, first_line
 from forde.forward import explaining_forward
 from forde.random_state import get_random_state, set_random_state
@@ -56,7 +57,7 @@ NOISY: dict[type[nn.Module], type[nn.Module]] = {
 or low-rank ones are often subclasses) would not be what `fold` takes them for."""
 
 
-def noisy_layers(network: nn.Module, x: Tensor) -> tuple[list[str], dict[str, str]]:
+def noisy_layers(network: nn.Module, x: Input) -> tuple[list[str], dict[str, str]]:
     """Names of the layers that can carry noise, and of those that cannot, with the reason.
 
     They are of a class in `NOISY`, have their weights for themselves, and a forward pass calls them once, the batch in
@@ -93,7 +94,7 @@ def noisy_layers(network: nn.Module, x: Tensor) -> tuple[list[str], dict[str, st
 
 
 @torch.no_grad()
-def _rows_seen(network: nn.Module, layers: Mapping[str, nn.Module], x: Tensor, size: int) -> dict[str, list[int]]:
+def _rows_seen(network: nn.Module, layers: Mapping[str, nn.Module], x: Input, size: int) -> dict[str, list[int]]:
     """How many rows each call of a layer returns for a batch of `size`."""
     seen: dict[str, list[int]] = {}
 
@@ -110,11 +111,11 @@ def _rows_seen(network: nn.Module, layers: Mapping[str, nn.Module], x: Tensor, s
     ]
     modes = [(module, module.training) for module in network.modules()]
     random = get_random_state(x.device)
-    inputs = x[:1].repeat(size, *[1] * (x.dim() - 1))
+    inputs = x[:1].repeat_interleave(size, 0)
     try:
         network.eval()
         with explaining_forward(inputs):
-            network(inputs)
+            called(network, inputs)
     finally:
         for handle in handles:
             handle.remove()

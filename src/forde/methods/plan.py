@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from forde.arguments import Input
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.priors import TrainingData
@@ -31,7 +32,7 @@ from forde.priors import TrainingData
 if TYPE_CHECKING:
     from forde.methods.base import Method
 
-Passes = Callable[[torch.Generator], Iterator[Tensor]]
+Passes = Callable[[torch.Generator], Iterator[Input]]
 """One pass over all training inputs, `[B, ...]` each, in an order that the generator draws."""
 
 
@@ -67,7 +68,7 @@ class Plan:
         """
         return [Group(list(parameters.values()))]
 
-    def batch(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, x: Input, y: Tensor) -> tuple[Input, Tensor]:
         """What a step is given of a batch `[B, ...]`."""
         return x, y
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
+from forde.arguments import Input
 from forde.spaces.base import View
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class TrainingData:
     """What priors, kernels and scales may learn from the data before training starts."""
 
-    batches: Callable[[], Iterator[Tensor]]
+    batches: Callable[[], Iterator[Input]]
     """Starts a new pass over the training inputs, `[B, ...]` each."""
     size: int
     """N, the number of training samples."""

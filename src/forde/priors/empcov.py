@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from forde.arguments import Arguments
 from forde.errors import FordeError, unknown_name
 from forde.priors.base import Prior, TrainingData
 from forde.priors.isotropic import Isotropic
@@ -115,6 +116,8 @@ def layer_covariance(layer: nn.Module, data: TrainingData) -> Tensor:
     total: Tensor | None = None
     moment: Tensor | None = None
     for batch in data.batches():
+        if isinstance(batch, Arguments):
+            raise FordeError("the EmpCov prior expects one tensor of inputs, but a batch has several; use 'isotropic'.")
         rows = patches(layer, batch.double())
         sums, products = rows.sum(0), rows.T @ rows
         total = sums if total is None else total + sums

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
+from forde.arguments import Of
 from forde.errors import FordeError
 from forde.likelihoods import Likelihood
 
@@ -70,6 +71,8 @@ class Space(ABC):
     """Where rules that share driving forces between members (SVGD) mix them."""
     needs_input_gradient: ClassVar[bool] = False
     """Whether `represent` reads `view.input_gradient`, that of `scalar`."""
+    gradients_of: Of = None
+    """Of which inputs `input_gradient` is taken where networks have several."""
     needs_scalar: bool = False
     """Whether `scalar` asks the likelihood for its own."""
     takes_stacks: bool = False

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
+from forde.arguments import Of
 from forde.errors import FordeError
 from forde.spaces.base import Space, View
 
@@ -32,6 +33,9 @@ class InputGradients(Space):
             `(output [B, C], y [B])` that returns `[B]`.
         normalise: divide each gradient by its length (True for FoRDE).
         eps: added to the squared length; keeps a zero gradient zero.
+        of: which inputs, where a network has several: a name (`"pixel_values"`), a position, or several of them; all
+            that are floats if left out, one behind the other. `"embeddings"` takes gradients at the output of the
+            embedding layer, so that tokens can be compared; padding does not count.
 
     >>> InputGradients(output="log_prob").needs_input_gradient
     True
@@ -44,6 +48,7 @@ class InputGradients(Space):
     output: Scalar = "logit"
     normalise: bool = True
     eps: float = 1e-24
+    of: Of = None
 
     def __post_init__(self) -> None:
         if not callable(self.output) and self.output not in get_args(get_args(Scalar)[0]):
@@ -51,6 +56,13 @@ class InputGradients(Space):
                 f"InputGradients(output={self.output!r}) is unknown; "
                 "expected 'logit', 'log_prob', 'auto', 'ce' or a function of (output, y)."
             )
+        if self.of is None or isinstance(self.of, (str, int)):
+            return
+        if not isinstance(self.of, (list, tuple)) or not self.of or not all(isinstance(n, (str, int)) for n in self.of):
+            raise FordeError(
+                f"InputGradients(of={self.of!r}) is unknown; expected the name or position of an input, or several."
+            )
+        object.__setattr__(self, "of", tuple(self.of))
 
     @cached_property
     def needs_scalar(self) -> bool:  # type: ignore[override]
@@ -59,6 +71,10 @@ class InputGradients(Space):
     @cached_property
     def takes_stacks(self) -> bool:  # type: ignore[override]
         return not callable(self.output)
+
+    @property
+    def gradients_of(self) -> Of:  # type: ignore[override]
+        return self.of
 
     def scalar(self, view: View) -> Tensor:
         if callable(self.output):

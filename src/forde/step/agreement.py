@@ -172,7 +172,7 @@ def rounded_parts(
     parameters = {n: _rounded(p.detach()).requires_grad_() for n, p in runner.groups[unit].items()}
     buffers = {name: buffer.clone() for name, buffer in runner.buffers(unit).items()}
     tensors = {**runner.frozen(unit), **parameters, **buffers}
-    x = _rounded(batch.x) if batch.x.is_floating_point() or batch.x.is_complex() else batch.x
+    x = _rounded(batch.one) if batch.one.is_floating_point() or batch.one.is_complex() else batch.one
     graph = forward(runner, method, unit, replace(batch, x=x), repel=repel, metric=metric, tensors=tensors)
     return _parts(graph, parameters, buffers)
 

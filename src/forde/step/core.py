@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from forde.arguments import Arguments, Input
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
@@ -36,6 +37,7 @@ from forde.spaces import View
 from forde.step.checks import explain_missing_derivative, no_path_to_inputs, refuse_non_finite
 from forde.step.records import Batch, Batches, Forward, Graph, StepReport
 from forde.step.runners import Runner
+from forde.step.sources import Sources
 
 Repulsion = Sequence[Sequence[Tensor | None]]
 """Gradients of the repulsion by unit and parameter, where they are kept apart from those of the objective."""
@@ -56,7 +58,7 @@ class Step(ABC):
 
     def update(
         self,
-        x: Tensor | list[Tensor],
+        x: Input | list[Input],
         y: Tensor | list[Tensor],
         optimizer: Optimizer | None = None,
         *,
@@ -67,7 +69,7 @@ class Step(ABC):
         """One whole step: gradients are left in `.grad` of `runner.parameters()`, then the optimizer moves these.
 
         Args:
-            x: `[B, ...]`, or one for each member.
+            x: `[B, ...]`, or several such in one `Arguments`, or a list with one of these for each member.
             y: `[B, ...]`, or one for each member.
             optimizer: None leaves it at the gradients.
             step: counts from the start of training; decides with `repulsion_every`.
@@ -88,20 +90,21 @@ class Step(ABC):
         return StepReport(found.losses, forces.energy, forces.bandwidth, found.z)
 
     def planned(
-        self, x: Tensor | list[Tensor], y: Tensor | list[Tensor], *, step: int, epoch: int, data_size: int | None
+        self, x: Input | list[Input], y: Tensor | list[Tensor], *, step: int, epoch: int, data_size: int | None
     ) -> tuple[Batches, float | None]:
         """The batch, with the part of it that repels, and the factor of the repulsion (None: no repulsion)."""
         method, size = self.method, len(y if isinstance(y, Tensor) else y[0])
         factor = None
         if len(self.whole.members) > 1:
             factor = method.factor(step=step, epoch=epoch, batch_size=size, data_size=data_size)
-        if isinstance(x, Tensor) and isinstance(y, Tensor):
+        if not isinstance(x, list) and isinstance(y, Tensor):
             all_repel = factor is None or method.repulsion_fraction == 1
             return Batch(x, y, None if all_repel else method.compared(size)), factor
         if factor is not None:
             raise FordeError(
                 "members that repel must see the same batch; use independent_data with 'deep-ensemble' only."
             )
+        assert isinstance(x, list) and isinstance(y, list)
         return [Batch(*pair) for pair in zip(x, y, strict=True)], None
 
     @abstractmethod
@@ -251,18 +254,20 @@ def plain_loss(view: View) -> Tensor:
     return view.likelihood.loss(view.output, view.y)
 
 
-def input_gradient(scalar: Tensor, x: Tensor) -> Tensor:
-    """∂scalar/∂x with its own graph, so that it can be differentiated again: the shape of `x`."""
+def input_gradient(scalar: Tensor, x: Input | Sources) -> Tensor:
+    """∂scalar/∂x with its own graph, to be differentiated again: in the shape of `x`, or `[B, D]` of several."""
     if not scalar.requires_grad:
         raise no_path_to_inputs()
+    assert not isinstance(x, Arguments)
     try:
-        (gradient,) = torch.autograd.grad(scalar, x, create_graph=True, allow_unused=True)
+        by = x if isinstance(x, Tensor) else x.tensors
+        gradients = torch.autograd.grad(scalar, by, create_graph=True, allow_unused=True)
     except RuntimeError as error:
         explain_missing_derivative(error)
         raise
-    if gradient is None or not gradient.requires_grad:
+    if not any(gradient is not None and gradient.requires_grad for gradient in gradients):
         raise no_path_to_inputs()
-    return gradient
+    return gradients[0] if isinstance(x, Tensor) else x.joined(gradients)
 
 
 def under_metric(metric: Tensor, z: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from forde.arguments import Input
 from forde.rules import Forces
 from forde.step.agreement import Position
 from forde.step.core import Step
@@ -36,7 +37,7 @@ class InspectedStep:
     """What the optimizer is given."""
 
 
-def inspect(step: Step, x: Tensor, y: Tensor, *, data_size: int | None = None) -> InspectedStep:
+def inspect(step: Step, x: Input, y: Tensor, *, data_size: int | None = None) -> InspectedStep:
     """Make a step without an optimizer, and tell what its three phases came to; the parts by its plain step."""
     plain = step.plain
     position = Position(plain.runner, x.device)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from forde.arguments import Input, called
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.forward import explaining_forward
@@ -52,22 +53,22 @@ def kept_activation(network: nn.Module, layer: FeatureLayer) -> Iterator[list[Te
         raise FordeError(f"the forward pass did not use layer '{layer.name}'; name another with Features(layer='...').")
 
 
-def found_layer(layer: FeatureLayer | None, network: nn.Module, x: Tensor) -> FeatureLayer | None:
+def found_layer(layer: FeatureLayer | None, network: nn.Module, x: Input) -> FeatureLayer | None:
     """A layer by its name, which a forward pass on the batch `x` tells where it is the last one called."""
     if layer is None or layer.name is not None:
         return layer
     return FeatureLayer(last_linear(network, x), layer.side)
 
 
-def last_linear(network: nn.Module, x: Tensor) -> str:
+def last_linear(network: nn.Module, x: Input) -> str:
     """Name of the last `nn.Linear` that the forward pass on `x` calls. The network stays as it is.
 
     >>> last_linear(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4))
     '2'
     """
-    called: list[str] = []
+    calls: list[str] = []
     handles = [
-        module.register_forward_hook(lambda *_, name=name: called.append(name))
+        module.register_forward_hook(lambda *_, name=name: calls.append(name))
         for name, module in network.named_modules()
         if isinstance(module, nn.Linear)
     ]
@@ -76,22 +77,22 @@ def last_linear(network: nn.Module, x: Tensor) -> str:
     try:
         network.eval()
         with torch.no_grad(), explaining_forward(x):
-            network(x.detach().clone())
+            called(network, x.detach().clone())
     finally:
         for handle in handles:
             handle.remove()
         for module, mode in modes:
             module.training = mode
         set_random_state(random)
-    if not called:
+    if not calls:
         raise FordeError(
             "the forward pass calls no linear layer whose input could serve as features; "
             "name a submodule with Features(layer='...')."
         )
-    return called[-1]
+    return calls[-1]
 
 
-def share_heads(ensemble: Ensemble, x: Tensor) -> tuple[str, ...]:
+def share_heads(ensemble: Ensemble, x: Input) -> tuple[str, ...]:
     """Give every member the first one's last linear layer; returns its parameters' names.
 
     The copies stay equal because they start equal and follow the same gradient, the mean over members.

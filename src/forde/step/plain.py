@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from forde.arguments import Input
 from forde.errors import FordeError, first_line
 from forde.methods.base import Method
 from forde.rules import Forces
@@ -115,7 +116,7 @@ class PlainStep(Step):
             refuse_different_sizes([each[0].numel() for each in z], self.method.space)
         return Forward(torch.cat(losses), torch.cat(z), torch.cat(gradients) if gradients else None)
 
-    def unlike_a_loop(self, x: Tensor, y: Tensor) -> str | None:
+    def unlike_a_loop(self, x: Input, y: Tensor) -> str | None:
         """What stacked members would do differently on such batches from each by itself, in words; None if nothing.
 
         Nothing moves: weights, buffers and random numbers are as before. Where there is nothing, the first step does

@@ -8,6 +8,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from forde.arguments import Input
+
 Precision = Literal["float32", "bf16"]
 Memory = Literal["speed", "balanced", "low"]
 """Which forward passes are made again after the exchange, instead of being kept: none, half of them, all."""
@@ -22,14 +24,20 @@ class Batch:
     1.0
     """
 
-    x: Tensor
+    x: Input
     """`[B, ...]`."""
     y: Tensor
     """`[B, ...]`."""
-    part: int | tuple[Tensor, Tensor] | None = None
+    part: int | tuple[Input, Tensor] | None = None
     """The samples that members are compared at, where not all: the first so many, or `(x, y)` of their own."""
     share: float = 1.0
     """Part of the whole batch that these samples are, where several processes hold it together."""
+
+    @property
+    def one(self) -> Tensor:
+        """The inputs, for engines that take one tensor only."""
+        assert isinstance(self.x, Tensor)
+        return self.x
 
 
 Batches = Batch | Sequence[Batch]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from forde.arguments import Input, each_tensor
 from forde.double_backward import Part, Policy, Whole, still_statistics
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
@@ -29,6 +30,7 @@ from forde.spaces import View
 from forde.step.checks import changed_in_place, not_differentiable
 from forde.step.layers import found_layer, kept_activation, share_heads
 from forde.step.records import Batch, Precision
+from forde.step.sources import Sources, sources_of
 from forde.torch_private import batch_norms, counts_writes, version_of
 
 log = logging.getLogger(__name__)
@@ -55,13 +57,15 @@ class Runner(ABC):
         self._run_by(policy)
         self.whole = whole or ensemble
         """All members, where other processes run the rest of them."""
+        self.of = None if method.space is None else method.space.gradients_of
+        """What input gradients are taken of, see `InputGradients`."""
         self.head: tuple[str, ...] = ()
         """Names of the parameters that all members share, once the first batch has told which layer is the last."""
         self._met = self._said_dense = False
         self._trained: list[bool] | None = None
         self._writes_to_inputs: dict[int, bool] = {}
         """By unit; found out in its first forward pass."""
-        self._worked: set[tuple[int, torch.Size]] = set()
+        self._worked: set[tuple[int, torch.Size | tuple[torch.Size, ...]]] = set()
         """Units, and shapes of inputs that their network took; later errors are not about the inputs."""
 
     def like(self, *, policy: Policy | None = None, precision: Precision | None = None) -> Runner:
@@ -78,8 +82,8 @@ class Runner(ABC):
 
     @abstractmethod
     def run(
-        self, unit: int, x: Tensor, y: Tensor, *, share: float, twice: bool, tensors: Tensors | None = None
-    ) -> tuple[View, Tensor]:
+        self, unit: int, x: Input, y: Tensor, *, share: float, twice: bool, tensors: Tensors | None = None
+    ) -> tuple[View, Input | Sources]:
         """One forward pass of a unit on `[B, ...]`: what came of it, and the inputs that it can be differentiated by.
 
         Args:
@@ -93,13 +97,13 @@ class Runner(ABC):
         self,
         unit: int,
         batch: Batch,
-        x: Tensor,
+        x: Input,
         y: Tensor,
         *,
         twice: bool,
         tensors: Tensors | None = None,
         links: bool = False,
-    ) -> tuple[View, View, Tensor, Part | None]:
+    ) -> tuple[View, View, Input | Sources, Part | None]:
         """The whole batch for the loss, and a pass of its own over samples that repel, normalised as the whole.
 
         Args:
@@ -144,14 +148,14 @@ class Runner(ABC):
         """The batch `[B, ...]` in the one memory layout that traced units take."""
 
     @abstractmethod
-    def find_layers(self, x: Tensor) -> None:
+    def find_layers(self, x: Input) -> None:
         """Find the layers whose activations the method reads."""
 
     @abstractmethod
     def in_words(self) -> str:
         """What this runner is called in the log."""
 
-    def before_step(self, x: Tensor | None) -> None:
+    def before_step(self, x: Input | None) -> None:
         """Clear old gradients and set `groups`, which may change between steps.
 
         The first batch tells which layers the method means.
@@ -217,7 +221,7 @@ class Runner(ABC):
     def close(self) -> None:
         """Give the members back as plain networks."""
 
-    def _surroundings(self, unit: int, x: Tensor, *, twice: bool) -> ExitStack:
+    def _surroundings(self, unit: int, x: Input, *, twice: bool) -> ExitStack:
         """What a forward pass runs in, besides the policy's mode."""
         stack = ExitStack()
         if self.precision == "bf16":
@@ -228,9 +232,9 @@ class Runner(ABC):
             stack.enter_context(explaining_forward(x))
         return stack
 
-    def _note_writes(self, unit: int, given: Tensor, *, copies: bool, written: bool) -> None:
+    def _note_writes(self, unit: int, given: Input, *, copies: bool, written: bool) -> None:
         """Whether a network works in place, its first pass tells, on a copy; it is given copies ever after then."""
-        if written and not copies and counts_writes(given):
+        if written and not copies and all(map(counts_writes, each_tensor(given))):
             raise changed_in_place()
         self._writes_to_inputs[unit] = written
 
@@ -280,29 +284,35 @@ class MemberLoop(Runner):
     def run(
         self,
         unit: int,
-        x: Tensor,
+        x: Input,
         y: Tensor,
         *,
         share: float,
         twice: bool,
         tensors: Tensors | None = None,
         statistics: Whole | Part | None = None,
-    ) -> tuple[View, Tensor]:
+    ) -> tuple[View, Input | Sources]:
         member, layer = self.ensemble.members[unit], self.layers[unit]
-        if twice and not x.is_floating_point():
-            raise not_differentiable(x)
-        inputs = x.detach().requires_grad_() if twice else x
+        batch: Input = x
+        sources: Sources | None = None
         copies = self._writes_to_inputs.get(unit, tensors is None)
-        given = inputs.clone() if copies else inputs
-        version = version_of(given)
         with self._surroundings(unit, x, twice=twice) as stack:
+            if twice and self.of is None and isinstance(x, Tensor):
+                if not x.is_floating_point():
+                    raise not_differentiable(x)
+                batch = x.detach().requires_grad_()
+            elif twice:
+                batch, sources = stack.enter_context(sources_of(member, x, self.of))
+            given = batch.clone() if copies else batch
+            version: object = version_of(given) if isinstance(given, Tensor) else given.version
             kept = None if layer is None else stack.enter_context(kept_activation(member, layer))
             plain = statistics is None
             stack.enter_context(self.modes[twice] if plain else self.policy.mode(twice=twice, statistics=statistics))
-            output = member(given) if tensors is None else functional_call(member, tensors, (given,))
+            own, named = ((given,), {}) if isinstance(given, Tensor) else given.positional_and_named
+            output = member(*own, **named) if tensors is None else functional_call(member, tensors, own, named)
         output = output if isinstance(output, Tensor) else tensor_output(output)
         self._worked.add((unit, x.shape))
-        written = version_of(given) != version
+        written = (version_of(given) if isinstance(given, Tensor) else given.version) != version
         if (written and not copies) or (tensors is None and unit not in self._writes_to_inputs):
             self._note_writes(unit, given, copies=copies, written=written)
         output = output.float() if output.itemsize < 4 else output
@@ -312,19 +322,20 @@ class MemberLoop(Runner):
         if likelihood.carries_weights:
             likelihood, y, everyones = likelihood.unpack(y, self.places[unit])
             weights = everyones[0]  # of this member alone
-        return View(y, output, features, parameters, likelihood, share, weights=weights), inputs
+        view = View(y, output, features, parameters, likelihood, share, weights=weights)
+        return view, batch if sources is None else sources
 
     def run_apart(
         self,
         unit: int,
         batch: Batch,
-        x: Tensor,
+        x: Input,
         y: Tensor,
         *,
         twice: bool,
         tensors: Tensors | None = None,
         links: bool = False,
-    ) -> tuple[View, View, Tensor, Part | None]:
+    ) -> tuple[View, View, Input | Sources, Part | None]:
         member = self.ensemble.members[unit]
         own = self._tensors_for_part(unit, member, tensors)
         whole = Whole(links=links and isinstance(batch.part, int))
@@ -350,7 +361,7 @@ class MemberLoop(Runner):
     def laid_out(self, x: Tensor) -> Tensor:
         return x.contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
 
-    def find_layers(self, x: Tensor) -> None:
+    def find_layers(self, x: Input) -> None:
         pairs = zip(self.layers, self.ensemble.members, strict=True)
         self.layers = [found_layer(layer, member, x) for layer, member in pairs]
 

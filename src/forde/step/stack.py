@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from forde import stacked_layers
+from forde.arguments import Input
 from forde.double_backward import Part, Policy, Processes, Whole, still_statistics
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, first_line
@@ -96,7 +97,7 @@ class MemberStack(Runner):
                 )
             stack.requires_grad_(trained.pop())
 
-    def before_step(self, x: Tensor | None) -> None:
+    def before_step(self, x: Input | None) -> None:
         """Members stop sharing the first one's code when that of another has changed in another way."""
         if self.watch.change() is not None:
             members = list(self.ensemble.members)
@@ -125,8 +126,9 @@ class MemberStack(Runner):
         return plain and stacked_layers.can_run([self.first])
 
     def run(
-        self, unit: int, x: Tensor, y: Tensor, *, share: float, twice: bool, tensors: Tensors | None = None
+        self, unit: int, x: Input, y: Tensor, *, share: float, twice: bool, tensors: Tensors | None = None
     ) -> tuple[View, Tensor]:
+        assert isinstance(x, Tensor)
         inputs = self._inputs(x, twice=twice)
         copies = self._writes_to_inputs.get(unit, tensors is None)
         given = inputs.clone() if copies else inputs
@@ -151,13 +153,14 @@ class MemberStack(Runner):
         self,
         unit: int,
         batch: Batch,
-        x: Tensor,
+        x: Input,
         y: Tensor,
         *,
         twice: bool,
         tensors: Tensors | None = None,
         links: bool = False,
     ) -> tuple[View, View, Tensor, Part | None]:
+        assert isinstance(x, Tensor)
         sizes = len(batch.y), len(y)
         own = self._tensors_for_part(unit, self.first, tensors) or tensors or self.stacks
         inputs = self._inputs(x, twice=twice)
@@ -176,7 +179,7 @@ class MemberStack(Runner):
 
         with self._surroundings(unit, batch.x, twice=twice):
             # Both passes may write to what they are given.
-            given = self._inputs(batch.x, twice=False).clone(), inputs.clone()
+            given = self._inputs(batch.one, twice=False).clone(), inputs.clone()
             (output, *features), (part_output, *part_features) = self._mapped(one, tensors or self.stacks, own, *given)
         self._worked.add((unit, batch.x.shape))
         view = self._view(batch.y, output, features, tensors, batch.share)
@@ -261,7 +264,7 @@ class MemberStack(Runner):
     def laid_out(self, x: Tensor) -> Tensor:
         return x.contiguous()
 
-    def find_layers(self, x: Tensor) -> None:
+    def find_layers(self, x: Input) -> None:
         self.layer = found_layer(self.layer, self.first, x)
 
     def in_words(self) -> str:

@@ -10,7 +10,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -183,7 +183,7 @@ def _take(digest: Sha256, value: Any) -> None:
         digest.add(f"{len(value)}")
         for each in value:
             _take(digest, each)
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         _take(digest, [part for pair in sorted(value.items(), key=lambda pair: str(pair[0])) for part in pair])
     elif isinstance(value, Tensor):
         digest.add(repr((str(value.dtype).removeprefix("torch."), tuple(value.shape))))

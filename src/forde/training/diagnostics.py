@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
+from forde.arguments import Arguments, Input, Of, called, each_tensor
 from forde.ensemble import Ensemble
 from forde.forward import explaining_forward, stacked, tensor_output
 from forde.prediction import as_rows
+from forde.step.sources import sources_of
 from forde.vectors import unit
 
 
 def probe(
-    ensemble: Ensemble, x: Tensor, y: Tensor, *, at_once: Callable[[Tensor], Tensor] | None = None
+    ensemble: Ensemble,
+    x: Input,
+    y: Tensor,
+    *,
+    of: Of = None,
+    at_once: Callable[[Tensor], Tensor] | None = None,
 ) -> dict[str, float]:
     """`disagreement` and `gradient_cosine` of the members on one batch; both NaN for a single member.
 
@@ -23,34 +31,36 @@ def probe(
     f the scalar that the likelihood names: in classification the true-class logit.
 
     Args:
+        of: which inputs x are, as in `InputGradients`.
         at_once: all members' forward pass in one, `[M, B, ...]` → `[M, B, C]`, where there is one.
     """
     if ensemble.n_members < 2:
         return {"disagreement": float("nan"), "gradient_cosine": float("nan")}
-    found = _one_by_one(ensemble, x, y) if at_once is None else _at_once(ensemble, x, y, at_once)
-    outputs, gradients = found
+    if at_once is None or isinstance(x, Arguments):
+        outputs, gradients = _one_by_one(ensemble, x, y, of)
+    else:
+        outputs, gradients = _at_once(ensemble, x, y, at_once)
     return {
         "disagreement": _disagreement(ensemble, outputs),
         "gradient_cosine": float("nan") if gradients is None else pairwise_cosine(gradients.flatten(2)),
     }
 
 
-def _one_by_one(ensemble: Ensemble, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+def _one_by_one(ensemble: Ensemble, x: Input, y: Tensor, of: Of) -> tuple[Tensor, Tensor | None]:
     """Outputs `[M, B, ...]`, and gradients by the inputs `[M, B, ...]` where there are such."""
-    modes = [module.training for module in ensemble.modules()]
+    there = of is not None or any(tensor.is_floating_point() for tensor in each_tensor(x))
+    likelihood, modes = ensemble.likelihood, [module.training for module in ensemble.modules()]
     ensemble.eval()
     try:
         outputs: list[Tensor] = []
         gradients: list[Tensor] = []
-        inputs = x.detach().requires_grad_(x.is_floating_point())
         for member in ensemble.members:
-            with torch.enable_grad():
-                with explaining_forward(inputs):
-                    output = tensor_output(member(inputs.clone()))  # some networks work in place
-                there = inputs.requires_grad and output.requires_grad
-                if there and ensemble.likelihood.without_scalar(output, y) is None:
-                    scalar = ensemble.likelihood.scalar(output, y).sum()
-                    gradients += torch.autograd.grad(scalar, inputs, allow_unused=True, materialize_grads=True)
+            taken = sources_of(member, x, of) if there else nullcontext((x, None))
+            with torch.enable_grad(), explaining_forward(x), taken as (inputs, sources):
+                output = tensor_output(called(member, inputs.clone()))  # some networks work in place
+                if sources is not None and output.requires_grad and likelihood.without_scalar(output, y) is None:
+                    scalar = likelihood.scalar(output, y).sum()
+                    gradients.append(sources.joined(torch.autograd.grad(scalar, sources.tensors, allow_unused=True)))
             outputs.append(output.detach())
     finally:
         for module, mode in zip(ensemble.modules(), modes, strict=True):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from forde.arguments import Input, as_inputs, as_tensor, each_tensor, inputs_of_batch, taken_apart
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.likelihoods import Likelihood
@@ -26,14 +27,14 @@ class Feed(ABC):
     """N."""
 
     @abstractmethod
-    def epoch(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, generator: torch.Generator) -> Iterator[tuple[Input, Tensor]]:
         """One pass in random order: batches `(x [B, ...], y [B])` on the members' device, in their precision."""
 
     @abstractmethod
-    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def pairs(self) -> Iterator[tuple[Input, Tensor]]:
         """One pass over inputs and targets, in any order."""
 
-    def inputs(self) -> Iterator[Tensor]:
+    def inputs(self) -> Iterator[Input]:
         """One pass over the inputs, in any order."""
         return (x for x, _ in self.pairs())
 
@@ -57,20 +58,20 @@ class Feed(ABC):
 class TensorFeed(Feed):
     """Data held in memory, on the training device."""
 
-    def __init__(self, x: Tensor, y: Tensor, *, batch_size: int, drop_last: bool) -> None:
+    def __init__(self, x: Input, y: Tensor, *, batch_size: int, drop_last: bool) -> None:
         self.x, self.y = x, y
         self.size = len(y)
         self.batch_size = min(batch_size, self.size)
         self.drop_last = drop_last
 
-    def epoch(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, generator: torch.Generator) -> Iterator[tuple[Input, Tensor]]:
         order = torch.randperm(self.size, generator=generator).to(self.x.device)
         end = self.size - self.size % self.batch_size if self.drop_last else self.size
         for start in range(0, end, self.batch_size):
             chosen = order[start : min(start + self.batch_size, end)]
             yield self.x[chosen], self.y[chosen]
 
-    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def pairs(self) -> Iterator[tuple[Input, Tensor]]:
         return zip(self.x.split(INPUT_BATCH), self.y.split(INPUT_BATCH), strict=True)
 
     def batch_sizes(self) -> set[int]:
@@ -79,8 +80,8 @@ class TensorFeed(Feed):
     def steps(self) -> int:
         return number_of_batches(self.size, self.batch_size, drop_last=self.drop_last)
 
-    def rows(self, start: int, end: int) -> tuple[Tensor, Tensor]:
-        return self.x[start:end], self.y[start:end]
+    def rows(self, start: int, end: int) -> tuple[Tensor, ...]:
+        return *each_tensor(self.x[start:end]), self.y[start:end]
 
 
 class LoaderFeed(Feed):
@@ -93,7 +94,7 @@ class LoaderFeed(Feed):
         if self.size == 0:
             raise FordeError("the data is empty; pass at least one sample.")
 
-    def epoch(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, generator: torch.Generator) -> Iterator[tuple[Input, Tensor]]:
         self._seed(generator)
         for x, y in self.pairs():
             _check_batch(x, y, self.likelihood)
@@ -119,23 +120,25 @@ class LoaderFeed(Feed):
         if self.loader.generator is not None:
             self.loader.generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))
 
-    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def pairs(self) -> Iterator[tuple[Input, Tensor]]:
         for batch in self.loader:
-            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            pair = taken_apart(batch) if isinstance(batch, Mapping) else batch
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise FordeError(
-                    f"the loader yields {_in_words(batch)}, but pairs (inputs, targets) were expected; "
-                    "wrap the dataset so that an item is (x, y)."
+                    f"the loader yields {_in_words(batch)}, but pairs (inputs, targets) were expected; wrap the "
+                    "dataset so that an item is (x, y), or a dict of inputs and 'labels'."
                 )
-            yield _part(batch[0], "inputs"), _part(batch[1], "targets")
+            x = inputs_of_batch(pair[0])
+            yield x, _targets(pair[1])
 
 
-def _part(values: Any, what: str) -> Tensor:
+def _targets(values: Any) -> Tensor:
     if isinstance(values, np.ndarray):
-        return as_tensor(values, what)
+        return as_tensor(values, "targets")
     if not isinstance(values, Tensor):
         raise FordeError(
-            f"the {what} of a batch are {_in_words(values)}, but one tensor was expected; wrap the dataset so that an "
-            "item is (x, y), and let the network take x apart."
+            f"the targets of a batch are {_in_words(values)}, but one tensor was expected; wrap the dataset so that an "
+            "item is (x, y), with y one tensor."
         )
     return values
 
@@ -172,9 +175,13 @@ def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool
         generator = torch.Generator()
         loader = DataLoader(data, batch_size=batch_size, shuffle=True, drop_last=drop, generator=generator)
         return LoaderFeed(loader, ensemble)
+    data = taken_apart(data, "the data") if isinstance(data, Mapping) else data
     if not isinstance(data, (tuple, list)) or len(data) != 2:
-        raise FordeError(f"the data is {_in_words(data)}, but a pair (x, y), a Dataset or a DataLoader was expected.")
-    x, y = as_tensor(data[0], "inputs"), as_tensor(data[1], "targets")
+        raise FordeError(
+            f"the data is {_in_words(data)}, but a pair (x, y), a dict with 'labels', a Dataset or a DataLoader was "
+            "expected."
+        )
+    x, y = as_inputs(data[0]), as_tensor(data[1], "targets")
     check_data(x, y, likelihood)
     y = as_targets(y, likelihood).to(ensemble.device)
     return TensorFeed(ensemble.as_input(x), y, batch_size=batch_size, drop_last=drop_last)
@@ -204,19 +211,7 @@ def as_targets(y: Tensor, likelihood: Likelihood) -> Tensor:
     return y.long() if likelihood.takes_labels and not y.is_floating_point() else y
 
 
-def as_tensor(values: Any, what: str) -> Tensor:
-    """A tensor from a tensor, array, data frame or nested list of numbers."""
-    if isinstance(values, Tensor):
-        return values.detach()
-    array = np.asarray(values)
-    if array.dtype.kind not in "biufc":
-        raise FordeError(
-            f"the {what} have type {array.dtype}, but numbers were expected; encode categories and strings first."
-        )
-    return torch.from_numpy(np.require(array, requirements="W"))  # torch warns of arrays that it may not write to
-
-
-def check_data(x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
+def check_data(x: Input, y: Tensor, likelihood: Likelihood) -> None:
     """Refuse data that cannot be trained on."""
     if len(x) != len(y):
         raise FordeError(f"there are {len(x)} inputs but {len(y)} targets; pass one target for each input.")
@@ -239,7 +234,8 @@ def refuse_one_class(y: Tensor, likelihood: Likelihood) -> None:
         )
 
 
-def _check_batch(x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
-    if (x.is_floating_point() or x.is_complex()) and not bool(x.isfinite().all()):
-        raise FordeError("the inputs hold NaN or infinite values; remove those rows or fill in the values.")
+def _check_batch(x: Input, y: Tensor, likelihood: Likelihood) -> None:
+    for tensor in each_tensor(x):
+        if (tensor.is_floating_point() or tensor.is_complex()) and not bool(tensor.isfinite().all()):
+            raise FordeError("the inputs hold NaN or infinite values; remove those rows or fill in the values.")
     likelihood.check_targets(y)

@@ -133,7 +133,9 @@ class Loop:
         if self.diagnostics_every and (self.epoch % self.diagnostics_every == 0 or last):
             x, y = (x[0], y[0]) if isinstance(x, list) else (x, y)
             at_once = None if self.engine.whole is not self.engine.runner.ensemble else self.engine.runner.at_once
-            record.update(probe(self.ensemble, x[:PROBE_SIZE], y[:PROBE_SIZE], at_once=at_once))
+            space = self.engine.method.space
+            of = None if space is None else space.gradients_of
+            record.update(probe(self.ensemble, x[:PROBE_SIZE], y[:PROBE_SIZE], of=of, at_once=at_once))
         record.update(self.plan.after_epoch(self.epoch))
         if self.validator is not None:
             record.update(self.validator.measure())

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from forde.arguments import Arguments, Input
 from forde.data.description import Images, Table
 from forde.data.known_inputs import Inputs
 from forde.data.standardise import StandardTable
@@ -93,7 +94,7 @@ def _feed_of(data: Any, ensemble: Ensemble, settings: Settings, batches: Batchin
     return make_feed(pair, ensemble, batch_size=batch_size, drop_last=batches.drop_last)
 
 
-def fitted_to(method: Method, ensemble: Ensemble, feed: Feed) -> tuple[Method, tuple[Tensor, Tensor] | None]:
+def fitted_to(method: Method, ensemble: Ensemble, feed: Feed) -> tuple[Method, tuple[Input, Tensor] | None]:
     """The method as it is with this data, and a batch of it, if there is one; the likelihood learns from it too."""
     first, example = next(iter(feed.pairs()), None), None
     if first is not None:
@@ -113,7 +114,9 @@ def training_data(ensemble: Ensemble, feed: Feed) -> TrainingData:
     return TrainingData(lambda: map(ensemble.as_input, feed.inputs()), feed.size)
 
 
-def _look_at_inputs(method: Method, ensemble: Ensemble, x: Tensor) -> None:
+def _look_at_inputs(method: Method, ensemble: Ensemble, x: Input) -> None:
+    if isinstance(x, Arguments):
+        return
     if method.space is not None and method.space.needs_input_gradient and x[0].numel() == 1 and ensemble.n_members > 1:
         log.warning(
             "The inputs have one feature, so every input gradient points up or down and members do not repel; "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
+from forde.arguments import Arguments, as_inputs, taken_apart
 from forde.data.description import Images, Table
 from forde.errors import FordeError
 
@@ -28,6 +29,7 @@ def held_out(data: Any, share: float, *, seed: int, by_class: bool) -> tuple[Any
     >>> len(y), sorted(held_y.tolist())
     (6, [0, 0, 1, 1])
     """
+    data = taken_apart(data, "the data") if isinstance(data, Mapping) else data
     size = _size(data)
     number = int(share * size)
     if not 0 < number < size:
@@ -98,11 +100,10 @@ def _rows(data: Any, index: np.ndarray) -> Any:
 
 
 def _of(values: Any, index: np.ndarray) -> Any:
-    """Rows of a tensor, an array, a data frame, a list, or of each entry of a dictionary of such."""
-    if isinstance(values, Tensor):
+    """Rows of a tensor, an array, a data frame, a list, or of each of several in a dict or tuple."""
+    values = as_inputs(values) if isinstance(values, (Mapping, tuple)) else values
+    if isinstance(values, (Tensor, Arguments)):
         return values[torch.from_numpy(index).to(values.device)]
-    if isinstance(values, dict):
-        return {name: _of(each, index) for name, each in values.items()}
     if hasattr(values, "iloc"):
         return values.iloc[index]
     return values[index] if isinstance(values, np.ndarray) else [values[i] for i in index]

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from forde.arguments import Input
 from forde.distributed.mesh import ALONE, Mesh, checked_shape, joined
 from forde.distributed.sharded import refuse_uneven_batches, share_members, share_random_numbers
 from forde.engine import EngineName, make_engine
@@ -89,7 +90,8 @@ def fit(
         ensemble: its members are trained where they are, or on `device`.
         method: a `Method` or the name of one.
         data: `(x, y)` as tensors or arrays, a Dataset of pairs, a DataLoader (its batches are used as they come), or
-            what `forde.data.load` returns.
+            what `forde.data.load` returns. x may be a dict or a tuple of tensors, which networks are given by name or
+            by position; instead of a pair, a dict may hold the targets under `"labels"` or `"label"`.
         epochs: passes over the data.
         batch_size: ignored for a DataLoader.
         lr: learning rate of the default optimizer, SGD with Nesterov momentum 0.9; 0.1 if left out. Weight decay is the
@@ -228,7 +230,7 @@ def _known(
 
 
 def _validator(
-    held: Feed | None, ensemble: Ensemble, settings: Settings, mesh: Mesh, example: tuple[Tensor, Tensor] | None
+    held: Feed | None, ensemble: Ensemble, settings: Settings, mesh: Mesh, example: tuple[Input, Tensor] | None
 ) -> Validator | None:
     """What measures the validation data, once it was seen that it can."""
     if held is None or settings.validation is None:
@@ -241,7 +243,7 @@ def _validator(
 
 @contextmanager
 def _step(
-    plan: Plan, feed: Feed, settings: Settings, mesh: Mesh, example: tuple[Tensor, Tensor] | None
+    plan: Plan, feed: Feed, settings: Settings, mesh: Mesh, example: tuple[Input, Tensor] | None
 ) -> Iterator[Step]:
     """The step that trains what the plan says; afterwards these are plain networks again, without gradients."""
     rows = settings.batch_size if example is None else len(example[1])
@@ -376,7 +378,7 @@ def _make_members(plan: Plan, ensemble: Ensemble, feed: Feed, precision: Precisi
             plan.make_members(ensemble, partial(_pass, feed))
 
 
-def _pass(feed: Feed, generator: torch.Generator) -> Iterator[Tensor]:
+def _pass(feed: Feed, generator: torch.Generator) -> Iterator[Input]:
     """The inputs of one more epoch, the last, smaller batch as well where they are forde's to cut."""
     whole = copy.copy(feed)
     whole.drop_last = False  # type: ignore[attr-defined]

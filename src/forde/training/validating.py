@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from forde.arguments import Arguments, Input
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, unknown_name
 from forde.inference import running
@@ -73,7 +74,7 @@ class Validator:
         """Of the monitored value in records."""
         return PREFIX + self.options.monitor
 
-    def check(self, example: Tensor | None) -> None:
+    def check(self, example: Input | None) -> None:
         """Refuse validation data or a metric that would fail after the first epoch, as far as one batch tells.
 
         Args:
@@ -83,10 +84,10 @@ class Validator:
             measured = self._measured(most=1)
         except FordeError as error:
             own = next((x for x, _ in self._batches()), None)
-            if example is not None and own is not None and own.shape[1:] != example.shape[1:]:
+            if example is not None and own is not None and _shapes(own) != _shapes(example):
                 raise FordeError(
-                    f"the validation inputs have shape [N{_rest(own)}], but those of the training data "
-                    f"[N{_rest(example)}]; prepare both in the same way."
+                    f"the validation inputs have shape {_shapes(own)}, but those of the training data "
+                    f"{_shapes(example)}; prepare both in the same way."
                 ) from error
             raise FordeError(f"of the validation data: {error}") from None
         if self.options.monitor not in measured:
@@ -153,8 +154,8 @@ class Validator:
             raise FordeError("the validation data is empty; pass at least one sample.")
         return scored(self.ensemble, torch.cat(outputs, dim=1), torch.cat(targets))
 
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs on the members' device, and targets."""
+    def _batches(self) -> Iterator[tuple[Input, Tensor]]:
+        """Arguments on the members' device, and targets."""
         likelihood = self.ensemble.likelihood
         for x, y in self.feed.pairs():
             likelihood.check_targets(y)
@@ -197,5 +198,8 @@ def _put(tensors: Mapping[str, Tensor], ensemble: Ensemble) -> None:
         tensor.copy_(tensors[name])
 
 
-def _rest(x: Tensor) -> str:
-    return "".join(f", {size}" for size in x.shape[1:])
+def _shapes(x: Input) -> str:
+    """Shapes but for the number of samples, in words."""
+    if isinstance(x, Arguments):
+        return ", ".join(f"{name!r} {_shapes(tensor)}" for name, tensor in x.tensors.items())
+    return f"[N{''.join(f', {size}' for size in x.shape[1:])}]"
