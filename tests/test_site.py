@@ -108,6 +108,15 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
+def test_the_front_page_shows_a_figure_and_the_result(site: Path, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    figures = page.locator("article img").evaluate_all("images => images.map(i => [i.naturalWidth > 0, i.alt])")
+    assert figures and all(drawn and alt for drawn, alt in figures)
+    assert "deep-ensemble" in page.locator("article table").first.inner_text()
+    page.close()
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_search_works_from_disk(site: Path, browser: Any, width: int) -> None:
     page = browser.new_page(viewport={"width": width, "height": 800})
