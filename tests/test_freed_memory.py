@@ -10,7 +10,7 @@ import pytest
 
 PAGES_OF_A_LATER_ROUND = """
 import ctypes, resource
-from forde.step.freed_memory import keep_freed_memory
+from forde.step.plain import keep_freed_memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

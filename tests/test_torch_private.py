@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from forde import torch_private
-from forde.compile.fusing import can_fuse
+from forde.compile.tracing import can_fuse
 from forde.engine import make_engine
 from forde.ensemble import Ensemble
 from forde.inference.folding import folded

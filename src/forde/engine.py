@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from forde.arguments import Arguments, Input
 from forde.compile import CompiledStep
 from forde.compile.agreeing import together
-from forde.compile.fusing import can_fuse
+from forde.compile.tracing import can_fuse
 from forde.compile.worth import Worth, worth
 from forde.distributed.mesh import ALONE, Mesh
 from forde.distributed.sharded import ShardedStep, shard

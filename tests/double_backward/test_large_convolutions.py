@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import forde
-from forde.double_backward import Policy, cudnn
+from forde.double_backward import Policy, convolution
 from forde.step import MemberLoop, PlainStep
 
 LOOP_ON_A_GPU = Policy("cuda")
@@ -43,14 +43,14 @@ def test_those_of_many_multiplications_do(
     w = torch.ones(*weight, dtype=dtype, requires_grad=True)
     limit = "LARGE" if dtype == torch.float32 else "LARGE_IN_16_BITS"
     for at_least, ours in ((5 * multiplications, True), (5 * multiplications + 1, False)):
-        monkeypatch.setattr(cudnn, limit, at_least)
+        monkeypatch.setattr(convolution, limit, at_least)
         with LOOP_ON_A_GPU.mode(twice=True):
             assert is_ours(function(x, w, **options)) == ours
 
 
 def test_autocast_counts_as_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 1, 1, requires_grad=True)
-    monkeypatch.setattr(cudnn, "LARGE", 1)
+    monkeypatch.setattr(convolution, "LARGE", 1)
     with LOOP_ON_A_GPU.mode(twice=True):
         assert is_ours(F.conv2d(x, w))
         with torch.autocast("cpu", torch.bfloat16):
@@ -62,7 +62,7 @@ def test_gradients_are_those_of_torch(monkeypatch: pytest.MonkeyPatch, device: s
     x, y = torch.randn(4, 3, 8, 8, dtype=torch.float64, device=device), torch.tensor([0, 1, 2, 0], device=device)
     found = []
     for limit in (0.0, float("inf")):
-        monkeypatch.setattr(cudnn, "LARGE", limit)
+        monkeypatch.setattr(convolution, "LARGE", limit)
         ensemble = forde.Ensemble(lambda: forde.models.resnet18(3), 2).double().to(device).train()
         method = forde.method("forde-identity")
         runner = MemberLoop(ensemble, method, policy=LOOP_ON_A_GPU)

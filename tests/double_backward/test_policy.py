@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from forde.double_backward import Policy, cudnn, policy
+from forde.double_backward import Policy, convolution, policy
 
 
 def random(*shape: int) -> Tensor:
@@ -49,7 +49,7 @@ WHERE: dict[str, tuple[Policy, bool, set[str]]] = {
 @pytest.mark.parametrize("where", WHERE)
 def test_who_gets_them(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, twice, ours = WHERE[where]
-    monkeypatch.setattr(cudnn, "LARGE", 2 * 3 * 16 * 40)
+    monkeypatch.setattr(convolution, "LARGE", 2 * 3 * 16 * 40)
 
     def is_ours(layer: Callable[[], Tensor]) -> bool:
         with chosen.mode(twice=twice):

@@ -7,15 +7,15 @@ optimizer on the device, before the weights are touched; the host finds out a li
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from forde.compile.capturable import captured, learning_rates, make_capturable, settings
 from forde.compile.traced import TracedStep
 from forde.cuda_graph import Recorded, record
 from forde.rules import Forces
@@ -235,3 +235,53 @@ def _like(batch: Batch, tensors: tuple[Tensor, ...]) -> Batch:
     """The batch with other tensors; inverse of `_tensors`."""
     part = (tensors[2], tensors[3]) if isinstance(batch.part, tuple) else batch.part
     return replace(batch, x=tensors[0], y=tensors[1], part=part)
+
+
+# An optimizer inside a graph: its learning rate lives on the device, and it stands still after a bad loss.
+
+FUSED = (SGD, Adam, AdamW)
+"""Their fused kernels take the learning rate as a tensor, and skip the update where a flag on the device is set."""
+
+
+def make_capturable(optimizer: Optimizer, device: torch.device) -> bool:
+    """Switch to the fused kernels; False where the optimizer has none, and is better left outside of the graph."""
+    if type(optimizer) not in FUSED or any(group["differentiable"] for group in optimizer.param_groups):
+        return False
+    if any(not p.is_floating_point() or p.device != device for g in optimizer.param_groups for p in g["params"]):
+        return False
+    for group in optimizer.param_groups:
+        group["fused"], group["foreach"] = True, False
+        if "capturable" in group:
+            group["capturable"] = True
+    for state in optimizer.state.values():
+        if "step" in state:
+            state["step"] = torch.as_tensor(state["step"], dtype=torch.float32, device=device)
+    return True
+
+
+def settings(optimizer: Optimizer) -> list[tuple[object, ...]]:
+    """What a graph takes from the optimizer once and for all: everything but the learning rates."""
+    return [
+        tuple((name, value) for name, value in group.items() if name not in ("params", "lr"))
+        for group in optimizer.param_groups
+    ]
+
+
+def learning_rates(optimizer: Optimizer) -> list[float]:
+    """One number for each group of parameters."""
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+@contextmanager
+def captured(optimizer: Optimizer, lrs: list[Tensor], bad: Tensor) -> Iterator[None]:
+    """Inside, `optimizer.step()` reads its learning rates from `lrs` and does nothing where `bad` is 1."""
+    outside = [group["lr"] for group in optimizer.param_groups]
+    for group, lr in zip(optimizer.param_groups, lrs, strict=True):
+        group["lr"] = lr
+    optimizer.found_inf = bad  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        del optimizer.found_inf  # type: ignore[attr-defined]
+        for group, lr in zip(optimizer.param_groups, outside, strict=True):
+            group["lr"] = lr

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,8 +26,8 @@ def split(
         return _extract(joint, placeholders, results), None
     told, gradients = results[:n_told], results[n_told:]
     *given, seed = placeholders
-    late = _following(seed)
-    needed = _needed_by(gradients)
+    late = _reached([seed], _users)
+    needed = _reached(gradients, _sources)
     early = [node for node in nodes if node in needed and node not in late]
     if recompute:
         kept = [node for node in early if is_random(node) and not _is_tuple(node)]
@@ -43,49 +43,34 @@ def split(
         ]
         kept += [node for node in early if node in gradients and node.op == "call_function" and node not in kept]
     # Of the candidates, those that phase 3 really reads when everything else is computed anew.
-    kept = _frontier(gradients, set(kept))
+    candidates = set(kept)
+    kept = [node for node in _reached(gradients, _sources, candidates) if node in candidates]
     first = _extract(joint, given, [*told, *kept])
     second = _extract(joint, [*given, *kept, seed], gradients)
     return first, second
 
 
-def _following(node: fx.Node) -> set[fx.Node]:
-    """Everything computed from a node, itself included."""
-    found, waiting = {node}, [node]
-    while waiting:
-        for user in waiting.pop().users:
-            if user not in found and user.op != "output":
-                found.add(user)
-                waiting.append(user)
-    return found
-
-
-def _needed_by(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """Everything that nodes are computed from, themselves included."""
-    found, waiting = set(nodes), list(nodes)
-    while waiting:
-        for source in waiting.pop().all_input_nodes:
-            if source not in found:
-                found.add(source)
-                waiting.append(source)
-    return found
-
-
-def _frontier(results: Iterable[fx.Node], stops: set[fx.Node]) -> list[fx.Node]:
-    """The nodes of `stops` at which a walk back from the results stops, in the order of the walk."""
+def _reached(
+    nodes: Iterable[fx.Node], onwards: Callable[[fx.Node], Iterable[fx.Node]], stops: Collection[fx.Node] = ()
+) -> dict[fx.Node, None]:
+    """All nodes on the ways from some, these included, in the order of the walk; it goes on behind none of `stops`."""
     found: dict[fx.Node, None] = {}
-    seen: set[fx.Node] = set()
-    waiting = list(results)
+    waiting = list(nodes)
     while waiting:
         node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node in stops:
+        if node not in found:
             found[node] = None
-            continue
-        waiting.extend(node.all_input_nodes)
-    return list(found)
+            if node not in stops:
+                waiting.extend(onwards(node))
+    return found
+
+
+def _sources(node: fx.Node) -> Iterable[fx.Node]:
+    return node.all_input_nodes
+
+
+def _users(node: fx.Node) -> Iterable[fx.Node]:
+    return [user for user in node.users if user.op != "output"]
 
 
 VIEWS = {
@@ -157,7 +142,7 @@ def _extract(joint: fx.GraphModule, inputs: Sequence[fx.Node], results: Sequence
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
-    waiting = set(_needed(results, set(inputs)))
+    waiting = _reached(results, _sources, set(inputs))
     for node in joint.graph.nodes:
         if node in waiting and node not in copies:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
@@ -165,16 +150,3 @@ def _extract(joint: fx.GraphModule, inputs: Sequence[fx.Node], results: Sequence
     module = fx.GraphModule(joint, graph)
     module.recompile()
     return module
-
-
-def _needed(results: Iterable[fx.Node], inputs: set[fx.Node]) -> set[fx.Node]:
-    """What has to be computed to get from inputs to results."""
-    found: set[fx.Node] = set()
-    waiting = list(results)
-    while waiting:
-        node = waiting.pop()
-        if node in found or node in inputs:
-            continue
-        found.add(node)
-        waiting.extend(node.all_input_nodes)
-    return found

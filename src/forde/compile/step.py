@@ -21,11 +21,10 @@ from torch.optim import Optimizer
 from forde.arguments import Input
 from forde.compile.agreeing import Company, agreed_change, attempt, together
 from forde.compile.captured import CapturedPhases, CapturedStep, CudaGraphs
-from forde.compile.fusing import can_fuse, fused
 from forde.compile.traced import Function, Program, TracedStep, match_layouts
-from forde.compile.tracing import state_of, trace, trace_exchange
-from forde.compile.trial import Trial, seconds_to_compile
+from forde.compile.tracing import can_fuse, fused, state_of, trace, trace_exchange
 from forde.compile.verifying import UnitCheck
+from forde.compile.worth import Trial, seconds_to_compile
 from forde.ensemble import Ensemble
 from forde.errors import first_line
 from forde.rules import Forces

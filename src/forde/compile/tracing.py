@@ -1,11 +1,13 @@
 """One unit's step as two straight lists of tensor operations, with no Python and no autograd left in them.
 
 The unit's forward pass, its input gradient, and the backward pass through both are run once on tensors without data and
-written down, then cut at the exchange (`compile/partition.py`).
+written down, then cut at the exchange (`compile/partition.py`). torch's compiler is asked for one thing: to merge the
+operations of both parts (`fused`).
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +22,7 @@ from forde.methods.base import Method
 from forde.step.core import Step, forward
 from forde.step.records import Batch, Forward
 from forde.step.runners import Runner
-from forde.torch_private import traced
+from forde.torch_private import compile_graph, has_compiler, has_triton, traced
 
 
 @dataclass(frozen=True)
@@ -172,3 +174,32 @@ def _record(function: Callable[..., list[Tensor]], arguments: tuple[Any, ...]) -
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
+
+
+def can_fuse(device: torch.device) -> bool:
+    """Whether torch's compiler can work for this device: Triton for a GPU, a C++ compiler for the CPU."""
+    if not has_compiler():
+        return False
+    if device.type == "cuda":
+        return has_triton()
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+
+
+def fused(graph: fx.GraphModule, *, read_at_once: int | None = None) -> Callable[..., Sequence[Tensor]]:
+    """The graph as a function of flat tensors, compiled when it is first called for tensors of those shapes.
+
+    Not by `torch.compile`, which would watch the graph run as Python in order to write it down once more.
+
+    Args:
+        read_at_once: tensors that an operation may read before the compiler writes an intermediate result to memory.
+    """
+    options = None if read_at_once is None else {"realize_reads_threshold": read_at_once}
+    compiled: Callable[..., Sequence[Tensor]] | None = None
+
+    def call(*given: Tensor) -> Sequence[Tensor]:
+        nonlocal compiled
+        if compiled is None:
+            compiled = compile_graph(graph, given, options)
+        return compiled(*given)
+
+    return call

@@ -1,4 +1,4 @@
-"""Whether compiling pays within a run on a CPU: from counts alone, so that the same call decides the same each time.
+"""Whether compiling pays within a run: on a GPU a few plain steps tell, on a CPU counts alone.
 
 Compiled steps round differently. On a CPU everything that is seeded gives the same bits in every run on one machine, so
 no clock may decide there. What compiling saves of stacked perceptrons grows with the numbers that their layers write:
@@ -9,6 +9,9 @@ as much, others run slower (`docs/performance.md`), so `auto` does not compile t
 from __future__ import annotations
 
 import copy
+import statistics
+import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +19,7 @@ from torch import Tensor, nn
 
 from forde.arguments import Input, called
 from forde.random_state import get_random_state, set_random_state
+from forde.step.records import StepReport
 
 FEWEST_STEPS = 500
 """Shorter runs are not even looked at."""
@@ -55,8 +59,9 @@ def worth(network: nn.Module, n_members: int, x: Input, steps: int) -> Worth | N
     numbers = numbers_written(network, x)
     if numbers is None:
         return None
-    layers = sum(bool(list(module.parameters(recurse=False))) for module in network.modules())
-    return Worth(SECONDS_PER_LAYER * layers, steps * n_members * len(x) * numbers * SAVED_PER_NUMBER)
+    return Worth(
+        SECONDS_PER_LAYER * layers_with_parameters(network), steps * n_members * len(x) * numbers * SAVED_PER_NUMBER
+    )
 
 
 def numbers_written(network: nn.Module, x: Input) -> int | None:
@@ -85,3 +90,69 @@ def numbers_written(network: nn.Module, x: Input) -> int | None:
     finally:
         set_random_state(random)
     return sum(written)
+
+
+STEPS = 3
+SAVED_SHARE = 0.6
+"""Of a plain step's time, what a compiled one saves at least."""
+SECONDS_TO_COMPILE = 1.5
+"""For each layer with parameters: 63 s for ResNet18 under FoRDE, on 16 cores."""
+
+
+class Trial:
+    """Times the first steps of a run.
+
+    Args:
+        steps: how many the run will have.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.taken: list[float] = []
+
+    @property
+    def over(self) -> bool:
+        """Whether enough steps were timed."""
+        return len(self.taken) >= STEPS
+
+    def time(self, step: Callable[[], StepReport], device: torch.device) -> StepReport:
+        """Make a step, and note how long it took."""
+        _wait_for(device)
+        started = time.perf_counter()
+        report = step()
+        _wait_for(device)
+        self.taken.append(time.perf_counter() - started)
+        return report
+
+    def saved(self) -> float:
+        """Seconds that compiled steps would save in the rest of the run.
+
+        >>> trial = Trial(steps=103)
+        >>> trial.taken = [0.5, 0.1, 0.1]
+        >>> trial.saved()
+        6.0
+        """
+        return (self.steps - len(self.taken)) * statistics.median(self.taken) * SAVED_SHARE
+
+
+def seconds_to_compile(network: nn.Module) -> float:
+    """What compiling takes, roughly.
+
+    >>> seconds_to_compile(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)))
+    3.0
+    """
+    return SECONDS_TO_COMPILE * layers_with_parameters(network)
+
+
+def layers_with_parameters(network: nn.Module) -> int:
+    """How many layers a compiler has to work on.
+
+    >>> layers_with_parameters(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)))
+    2
+    """
+    return sum(bool(list(module.parameters(recurse=False))) for module in network.modules())
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -16,6 +16,7 @@ one only: dgrad is torch's transposed convolution, which torch knows how to diff
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -129,16 +130,25 @@ PLAIN = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 TRANSPOSED = {torch.conv_transpose1d: 1, torch.conv_transpose2d: 2, torch.conv_transpose3d: 3}
 
 
-def convolution(func: Callable[..., Tensor], *, for_compiler: bool) -> Callable[..., Tensor]:
+LARGE, LARGE_IN_16_BITS = 2.5e9, 7e9
+"""Multiplications from which on ours is faster in a loop over a GPU, which mostly waits for Python; on an H200."""
+
+
+def convolution(
+    func: Callable[..., Tensor], *, for_compiler: bool = False, if_large: bool = False
+) -> Callable[..., Tensor]:
     """One of torch's convolutions, plain or transposed, with a cheap second derivative.
 
     Padding by a word but "valid" may be uneven, and single samples have no batch axis: these are left to torch.
 
+    Args:
+        if_large: those of few multiplications are left to torch too.
+
     >>> x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
-    >>> torch.equal(convolution(torch.conv2d, for_compiler=False)(x, w, padding=1), torch.conv2d(x, w, padding=1))
+    >>> torch.equal(convolution(torch.conv2d)(x, w, padding=1), torch.conv2d(x, w, padding=1))
     True
     >>> x, w = torch.randn(2, 3, 8), torch.randn(3, 4, 3)
-    >>> torch.equal(convolution(torch.conv_transpose1d, for_compiler=False)(x, w), torch.conv_transpose1d(x, w))
+    >>> torch.equal(convolution(torch.conv_transpose1d)(x, w), torch.conv_transpose1d(x, w))
     True
     """
     transposed = func in TRANSPOSED
@@ -169,13 +179,16 @@ def convolution(func: Callable[..., Tensor], *, for_compiler: bool) -> Callable[
         stride, padding, dilation, output_padding = (
             length if isinstance(length, tuple) and len(length) == dims else each(length, dims) for length in lengths
         )
-        kind = input.device.type
+        groups, kind = given["groups"], input.device.type
+        if if_large:
+            # Each input pixel meets each weight of its channel, once in `stride` pixels; edges are not counted apart.
+            met = weight.numel() / (weight.shape[0] if transposed else weight.shape[1] * groups * math.prod(stride))
+            if input.numel() * met < (LARGE_IN_16_BITS if in_16_bits(input) else LARGE):
+                return func(input, weight, bias, stride, padding, *rest, **named)
         if torch.is_autocast_enabled(kind):  # autocast does not look inside our functions
             dtype = torch.get_autocast_dtype(kind)
             input, weight, bias = input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
-        y: Tensor = apply(
-            input, weight, bias, Geometry(stride, padding, dilation, transposed, output_padding, given["groups"])
-        )
+        y: Tensor = apply(input, weight, bias, Geometry(stride, padding, dilation, transposed, output_padding, groups))
         return y
 
     return call

@@ -1,7 +1,4 @@
-"""Convolutions on a GPU: which are large enough for a derivative written in Python, and what shapes cuDNN is fast at.
-
-A loop in Python over a GPU mostly waits for Python. So the cheap second derivative of `convolution.py` is worth its
-time only where torch's own keeps the GPU busy for longer.
+"""What shapes cuDNN is fast at.
 
 Tensor cores read channels in groups of eight: with 16 bits, images of 3 channels are given 8, the others 0. For a
 kernel of one pixel that moves in strides, the pixels that count are taken out first: cuDNN falls back to kernels that
@@ -11,31 +8,14 @@ that pixel are used: torch is of two minds about the memory layout of the others
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from forde.double_backward.convolution import PLAIN, TRANSPOSED, convolution, each, in_16_bits
-
-LARGE = 2.5e9
-"""Multiplications from which on ours is faster, on an H200."""
-LARGE_IN_16_BITS = 7e9
-
-
-def large_convolution(func: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A convolution of torch's, with the cheap second derivative where it has many multiplications."""
-    ours = convolution(func, for_compiler=False)
-
-    def call(*args: Any, **kwargs: Any) -> Tensor:
-        count = _multiplications_transposed if func in TRANSPOSED else partial(_multiplications, PLAIN[func])
-        return (ours if _is_large(count(*args, **kwargs), *args, **kwargs) else func)(*args, **kwargs)
-
-    return call
+from forde.double_backward.convolution import each, in_16_bits
 
 
 def in_good_shape(conv2d: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -56,33 +36,6 @@ def in_good_shape(conv2d: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return conv2d(input, weight, bias, stride, padding, dilation, groups)
 
     return call
-
-
-def _is_large(multiplications: float, input: Tensor, *_: Any, **__: Any) -> bool:
-    return multiplications >= (LARGE_IN_16_BITS if in_16_bits(input) else LARGE)
-
-
-def _multiplications(  # noqa: PLR0917  (torch's own order of arguments)
-    dims: int,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> float:
-    """Each input pixel meets each weight of its channel, once in `stride` pixels; edges are not counted apart.
-
-    >>> import torch
-    >>> _multiplications(2, torch.ones(8, 16, 32, 32), torch.ones(64, 16, 3, 3), stride=2)
-    18874368.0
-    """
-    return input.numel() * weight.shape[0] * math.prod(weight.shape[2:]) / groups / math.prod(each(stride, dims))
-
-
-def _multiplications_transposed(input: Tensor, weight: Tensor, *_: Any, **__: Any) -> float:
-    return input.numel() * math.prod(weight.shape[1:])
 
 
 CHANNELS_READ_AT_ONCE = 8

@@ -18,7 +18,7 @@ from forde.double_backward.activations import gelu, relu, silu
 from forde.double_backward.batch_norm import BatchNorm, Processes
 from forde.double_backward.batch_norm_for_compiler import relu_for_compiler
 from forde.double_backward.convolution import PLAIN, TRANSPOSED, convolution
-from forde.double_backward.cudnn import in_good_shape, large_convolution
+from forde.double_backward.cudnn import in_good_shape
 from forde.double_backward.group_norm import group_norm, instance_norm
 from forde.double_backward.pooling import MEANS, POOLS, averaging, max_pool2d
 from forde.double_backward.statistics import Part, Whole
@@ -133,7 +133,7 @@ def _operations(device: str, stacked_: bool, traced: bool, compiler: bool, twice
             found |= {F.gelu: gelu, F.silu: silu}
             found |= {func: averaging(func) for func in (*POOLS, *MEANS)}
     elif twice:
-        found |= {func: large_convolution(func) for func in CONVOLUTIONS}
+        found |= {func: convolution(func, if_large=True) for func in CONVOLUTIONS}
     if traced and device == "cuda":
         found[torch.conv2d] = in_good_shape(found.get(torch.conv2d, torch.conv2d))
     return found

@@ -7,7 +7,8 @@ the weights differently does to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -205,14 +206,21 @@ def _parts(graph: Graph, parameters: dict[str, Tensor], buffers: dict[str, Tenso
 
 
 class Position:
-    """Where a runner's members stand: a place to go back to, and to tell by what a forward pass does besides."""
+    """Where a runner's members stand: a place to go back to, and to tell by what a forward pass does besides.
 
-    def __init__(self, runner: Runner, device: torch.device) -> None:
+    Args:
+        unit: leaves all others out, and weights, which one pass does not change.
+    """
+
+    def __init__(self, runner: Runner, device: torch.device, unit: int | None = None) -> None:
+        units = range(len(runner.leaves)) if unit is None else [unit]
+        networks = runner.ensemble.members if unit is None else [runner.network(unit)]
+        weights = runner.parameters() if unit is None else []
         self._runner, self._device = runner, device
-        self._buffers = [runner.buffers(unit) for unit in range(len(runner.leaves))]
-        self._values = [{name: buffer.clone() for name, buffer in unit.items()} for unit in self._buffers]
-        self._weights = [(leaf, version_of(leaf), leaf.detach().clone()) for leaf in runner.parameters()]
-        self._sources = [each for member in runner.ensemble.members for each in sources_of(member)]
+        self._buffers = {unit: runner.buffers(unit) for unit in units}
+        self._values = {u: {name: buffer.clone() for name, buffer in own.items()} for u, own in self._buffers.items()}
+        self._weights = [(leaf, version_of(leaf), leaf.detach().clone()) for leaf in weights]
+        self._sources = [each for network in networks for each in sources_of(network)]
         self._random = get_random_state(device, self._sources)
         self.drew = False
         """Whether the forward passes drew torch's random numbers, as far as `side_effects` has seen."""
@@ -224,7 +232,7 @@ class Position:
         source = self._random.difference(now)
         if source is not None and source != TORCH:
             return f"it draws {source}, which a trace would not"
-        for unit, before in enumerate(self._buffers):
+        for unit, before in self._buffers.items():
             for name, buffer in self._runner.buffers(unit).items():
                 if before.get(name) is not buffer:
                     return f"its forward pass puts another tensor in the place of its buffer '{name}'"
@@ -235,7 +243,7 @@ class Position:
     def restore(self) -> None:
         """Go back."""
         with torch.no_grad():
-            for unit, values in enumerate(self._values):
+            for unit, values in self._values.items():
                 for name, buffer in self._runner.buffers(unit).items():
                     if name in values and buffer.shape == values[name].shape:
                         buffer.copy_(values[name])
@@ -243,6 +251,16 @@ class Position:
                 if version_of(parameter) != version:
                     parameter.copy_(value)
         set_random_state(self._random, self._sources)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Inside, what was done since is done again: buffers and random numbers end as they are now."""
+        now = get_random_state(self._device, self._sources)
+        self.restore()
+        try:
+            yield
+        finally:
+            set_random_state(now, self._sources)
 
 
 def _was_written(parameter: Tensor, version: int, value: Tensor) -> bool:

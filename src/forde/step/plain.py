@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,14 +26,21 @@ from forde.step.checks import (
     refuse_unrepeatable,
 )
 from forde.step.core import Repulsion, Step
-from forde.step.freed_memory import keep_freed_memory
-from forde.step.python_state import Watch, sources_of
+from forde.step.python_state import Watch
 from forde.step.records import Batch, Batches, Forward, Graph, Memory
-from forde.step.rewinding import Start, beginning, rewound
 from forde.step.runners import MemberLoop, Runner
 from forde.step.stack import MemberStack
 
 log = logging.getLogger(__name__)
+
+
+class _Start(NamedTuple):
+    """Where a unit's forward pass began, so that it can be made again, as it was, instead of keeping its graph."""
+
+    batch: Batch
+    position: Position
+    watch: Watch | None
+    """Notices what the pass changes besides tensors; None where that is known."""
 
 
 class PlainStep(Step):
@@ -68,7 +76,7 @@ class PlainStep(Step):
                 self.metric, self.comparison = apart[0], replace(method, kernel=apart[1])
         if runner.ensemble.device.type == "cpu":
             keep_freed_memory()
-        self._kept: list[Graph | Start] = []
+        self._kept: list[Graph | _Start] = []
         self._graph_checked = False
         self._alike = not isinstance(runner, MemberStack) or runner.known
         """Whether stacked members are known to do as each by itself."""
@@ -152,15 +160,14 @@ class PlainStep(Step):
         kept = {"speed": units, "balanced": units // 2, "low": 0}[self.memory]
         return unit < kept or self._changes_python.get(unit) is not None
 
-    def _start(self, unit: int, batch: Batch) -> Start | None:
+    def _start(self, unit: int, batch: Batch) -> _Start | None:
         """Where a forward pass begins whose graph will not be kept; None where it will."""
         if self.keeps_graph(unit):
             return None
-        network = self.runner.network(unit)
-        watch = Watch([network]) if unit not in self._changes_python else None
-        return beginning(batch, self.runner.buffers(unit).values(), sources_of(network), watch)
+        watch = Watch([self.runner.network(unit)]) if unit not in self._changes_python else None
+        return _Start(batch, Position(self.runner, batch.x.device, unit), watch)
 
-    def _unless_it_leaves_a_trace(self, unit: int, graph: Graph, start: Start) -> Graph | Start:
+    def _unless_it_leaves_a_trace(self, unit: int, graph: Graph, start: _Start) -> Graph | _Start:
         """What is kept of a forward pass: its beginning, or all of it where it cannot be made again."""
         if start.watch is None:
             return start
@@ -171,9 +178,9 @@ class PlainStep(Step):
         log.info("memory: the graph of unit %d is kept, because its forward pass leaves a trace: %s", unit, change)
         return graph
 
-    def _again(self, unit: int, start: Start) -> Graph:
+    def _again(self, unit: int, start: _Start) -> Graph:
         """The forward pass as it was."""
-        with rewound(start, self.runner.buffers(unit).values()):
+        with start.position.again():
             graph = core.forward(self.runner, self.method, unit, start.batch, repel=True, metric=self.metric)
         first = self._first_losses.pop(unit, None)
         if first is not None:
@@ -201,6 +208,24 @@ class PlainStep(Step):
         self._graph_checked = True
         if self.method.space is not None and self.method.space.needs_input_gradient and z is not None:
             refuse_once_differentiable(z)
+
+
+LARGEST_THAT_COUNTS = 2**25
+ROUNDING = 2**14
+"""More than what glibc adds to a block."""
+
+
+def keep_freed_memory() -> None:
+    """Let the process keep the memory that a step on a CPU frees, since the next step asks for it again.
+
+    glibc gives blocks above a threshold back to the system at once, and other memory when enough of it is free; each
+    page that comes back later costs a fault. Its thresholds follow the largest block freed so far, up to 32 MiB. One
+    such block is freed here, as a program with larger networks would: 64 MiB of free memory stay from then on. Nothing
+    is written to the block, so the system never has to find memory for it. Other allocators do not mind.
+
+    >>> keep_freed_memory()
+    """
+    torch.empty(LARGEST_THAT_COUNTS - ROUNDING, dtype=torch.uint8, device="cpu")
 
 
 DRAW = "they draw random numbers, so they cannot be compared with a loop"
