@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -27,18 +28,46 @@ HEADING = "## One batch's way through the files\n"
 LINE = re.compile(r"^\d+\. `([^`]+)` — (.+)$", re.MULTILINE)
 
 
-def walk() -> list[str]:
-    """Files of the library that one step of FoRDE on a perceptron enters, in the order of their first call.
+class Call(NamedTuple):
+    file: str
+    function: str
+    depth: int
+    """How many functions of the library are being run, this one included."""
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(4, 3),
+    )  # fmt: skip
+
+
+def walk(
+    make: Callable[[], nn.Module] = perceptron,
+    shape: tuple[int, ...] = (8,),
+    method: forde.Method | str = "forde-identity",
+) -> list[Call]:
+    """Calls of the library's functions in one step of two members, by default of FoRDE on perceptrons.
 
     The second step of a run, between two moves of the optimizer, turned so that it begins with drawing the batch.
     """
-    calls: list[tuple[str, str]] = []
+    calls: list[Call] = []
     moves = [0]
 
     def watch(frame: FrameType, event: str, _: Any) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and SOURCE in path.parents and not frame.f_code.co_name.startswith("<"):
-            calls.append((path.relative_to(SOURCE).as_posix(), frame.f_code.co_name))
+        path, code = Path(frame.f_code.co_filename), frame.f_code
+        if event != "call" or SOURCE not in path.parents or code.co_name.startswith("<"):
+            return
+        depth, above = 1, frame.f_back
+        while above is not None:
+            depth += SOURCE in Path(above.f_code.co_filename).parents
+            above = above.f_back
+        name = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on with the class
+        calls.append(Call(path.relative_to(SOURCE).as_posix(), name, depth))
 
     class Watched(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
@@ -46,17 +75,26 @@ def walk() -> list[str]:
             sys.setprofile(watch if moves[0] == 2 else None)
             return super().step(closure)
 
-    x, y = torch.randn(32, 8), torch.randint(3, (32,))
-    ensemble = forde.Ensemble(lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), 2)
+    x, y = torch.randn(32, *shape), torch.randint(3, (32,))
+    ensemble = forde.Ensemble(make, 2)
     try:
         forde.fit(
-            ensemble, "forde-identity", (x, y), epochs=1, batch_size=8, engine="eager", progress=False,
+            ensemble, method, (x, y), epochs=1, batch_size=8, engine="eager", progress=False,
             optimizer=lambda parameters: Watched(parameters, lr=0.1), diagnostics_every=0,
         )  # fmt: skip
     finally:
         sys.setprofile(None)
-    drawn = calls.index(("training/feed.py", "epoch"))
-    return list(dict.fromkeys(file for file, _ in calls[drawn:] + calls[:drawn]))
+    drawn = next(i for i, call in enumerate(calls) if call.file == "training/feed.py")
+    return calls[drawn:] + calls[:drawn]
+
+
+def files_of(calls: list[Call]) -> list[str]:
+    """In the order of their first call."""
+    return list(dict.fromkeys(call.file for call in calls))
+
+
+def functions_of(calls: list[Call]) -> int:
+    return len({call[:2] for call in calls})
 
 
 def listed(page: str) -> dict[str, str]:
@@ -76,7 +114,7 @@ def rewritten(page: str, files: list[str]) -> str:
 
 
 def test_the_page_lists_one_batchs_way_through_the_files() -> None:
-    page, files = PAGE.read_text(encoding="utf-8"), walk()
+    page, files = PAGE.read_text(encoding="utf-8"), files_of(walk())
     assert list(listed(page)) == files, "run: python tests/test_architecture.py"
     assert "…" not in listed(page).values(), "say in docs/architecture.md what each file does for the batch"
     assert rewritten(page, files) == page
@@ -84,11 +122,23 @@ def test_the_page_lists_one_batchs_way_through_the_files() -> None:
 
 def test_the_walk_leads_through_all_three_phases() -> None:
     """Else the two could agree on nothing."""
-    files = walk()
+    files = files_of(walk())
     for file in ("training/loop.py", "step/core.py", "spaces/input_gradients.py", "kernels/rbf.py", "rules/wgd.py"):
         assert file in files
     assert files[0] == "training/feed.py"
     assert files.index("spaces/input_gradients.py") < files.index("kernels/rbf.py") < files.index("priors/isotropic.py")
+
+
+def test_a_step_can_be_followed() -> None:
+    """So many files and functions a reader may have to open, and no more."""
+    calls = walk()
+    depth = max(call.depth for call in calls) - min(call.depth for call in calls) + 1
+    assert len(files_of(calls)) <= 15 and functions_of(calls) <= 40 and depth <= 8
+    convolutions = walk(convolutional, (3, 8, 8))
+    assert len(files_of(convolutions)) <= 18 and functions_of(convolutions) <= 55
+    half = walk(convolutional, (3, 8, 8), forde.method("forde-pca", repulsion_fraction=0.5))
+    assert len(files_of(half)) <= len(files_of(convolutions)) + 1
+    assert functions_of(half) <= functions_of(convolutions) + 10
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -112,4 +162,4 @@ def test_a_list_that_is_behind_is_brought_up_to_date() -> None:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8"), walk()), encoding="utf-8")
+    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8"), files_of(walk())), encoding="utf-8")

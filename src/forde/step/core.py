@@ -223,8 +223,10 @@ def forward(
         compared, part = view, None
     if look is not None:
         look(view)
-    plain = view.weights is None and batch.share == 1
-    losses = runner.each(plain_loss if plain else View.loss, view, at_once=likelihood.takes_stacks)
+    if view.weights is None and batch.share == 1:  # the likelihood's own, as it is
+        losses = runner.each(lambda own: likelihood.loss(own.output, own.y), view, at_once=likelihood.takes_stacks)
+    else:
+        losses = runner.each(View.loss, view, at_once=likelihood.takes_stacks)
     objective = losses
     for prior in method.priors:
         if prior.has_energy:
@@ -247,11 +249,6 @@ def forward(
     if part is not None:
         part.forming = False
     return Graph(losses, objective, z if metric is None else under_metric(metric, z), loss_gradient)
-
-
-def plain_loss(view: View) -> Tensor:
-    """`View.loss` of a whole batch whose samples all count alike."""
-    return view.likelihood.loss(view.output, view.y)
 
 
 def input_gradient(scalar: Tensor, x: Input | Sources) -> Tensor:
