@@ -37,7 +37,7 @@ def probe(
     if ensemble.n_members < 2:
         return {"disagreement": float("nan"), "gradient_cosine": float("nan")}
     if at_once is None or isinstance(x, Arguments):
-        outputs, gradients = _one_by_one(ensemble, x, y, of)
+        outputs, gradients = outputs_and_gradients(ensemble, x, y, of)
     else:
         outputs, gradients = _at_once(ensemble, x, y, at_once)
     return {
@@ -46,8 +46,11 @@ def probe(
     }
 
 
-def _one_by_one(ensemble: Ensemble, x: Input, y: Tensor, of: Of) -> tuple[Tensor, Tensor | None]:
-    """Outputs `[M, B, ...]`, and gradients by the inputs `[M, B, ...]` where there are such."""
+def outputs_and_gradients(ensemble: Ensemble, x: Input, y: Tensor, of: Of = None) -> tuple[Tensor, Tensor | None]:
+    """Members' outputs on a batch `[M, B, ...]`, and gradients of the likelihood's scalar by the inputs `[M, B, ...]`.
+
+    In evaluation mode; None in place of gradients where the inputs or the likelihood have none.
+    """
     there = of is not None or any(tensor.is_floating_point() for tensor in each_tensor(x))
     likelihood, modes = ensemble.likelihood, [module.training for module in ensemble.modules()]
     ensemble.eval()

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from forde.errors import FordeError
-from forde.evaluation.robustness.cells import CLEAN, cell_name
+from forde.evaluation.robustness.cells import CLEAN
 from forde.evaluation.robustness.comparison import Comparison, compare_evaluations, comparison_of, paired_sums
 from forde.evaluation.robustness.resampling import resampler
-from forde.evaluation.robustness.saved_cells import path_of
-from forde.evaluation.runs.quantities import SavedQuantities, read_quantities, scores
+from forde.evaluation.runs.predictions import read_quantity_cell
+from forde.evaluation.runs.quantities import scores
 from forde.evaluation.runs.scores_file import FOLDER, RunScores
 
 
@@ -35,17 +35,8 @@ def compare_runs(first: str | Path, second: str | Path, *, n_resamples: int = 10
     swap = resampler("swap", n_resamples, seed + 1, torch.device("cpu"))
     pairs = {}
     for key in keys[0]:
-        a, b = (quantities_in(folder, key) for folder in folders)
+        a, b = (read_quantity_cell(folder, key) for folder in folders)
         if not torch.equal(a.y, b.y):
             raise FordeError(f"the evaluations have different targets in cell {key}; evaluate both on the same rows.")
         pairs[key] = paired_sums(torch.stack([a.terms(), b.terms()]), bootstrap(a.y), swap(a.y))
     return comparison_of(pairs, scores)
-
-
-def quantities_in(folder: Path, key: tuple[str, int]) -> SavedQuantities:
-    """A cell's predictions of a quantity from the folder of an evaluation."""
-    path = path_of(folder, cell_name(*key))
-    saved = read_quantities(path)
-    if saved is None:
-        raise FordeError(f"'{path}' is missing or damaged; evaluate the run again.")
-    return saved

@@ -19,15 +19,14 @@ from forde.errors import FordeError
 from forde.evaluation.robustness.evaluate import CellDone, evaluate_robustness
 from forde.evaluation.robustness.precision import EvaluationPrecision
 from forde.evaluation.runs.cells import checked_corruptions, checked_severities, image_cells, row_cells
+from forde.evaluation.runs.examples import find_examples
 from forde.evaluation.runs.foreign import evaluate_foreign
-from forde.evaluation.runs.inputs import inputs_of, labels_of, refuse_other_classes, to_units
+from forde.evaluation.runs.inputs import BATCH, inputs_of, labels_of, predicted, refuse_other_classes, to_units
+from forde.evaluation.runs.predictions import epistemic_of
 from forde.evaluation.runs.regression import clean_rows, evaluate_quantities
-from forde.evaluation.runs.scores_file import FOLDER, SCORES, RunScores
+from forde.evaluation.runs.scores_file import FOLDER, SCORES, RunScores, Task
 from forde.training.run_folder import ENSEMBLE
 from forde.training.trained import TrainedRun
-
-TIMED = 512
-"""Samples of which the time to predict is taken."""
 
 
 def evaluate_run(
@@ -93,24 +92,29 @@ def evaluate_run(
             run.ensemble, (inputs, labels), cells, folder=where, transform=transform, precision=precision, **common
         )
     result.settings.update(sources=sources, corruptions=list(names), severities=list(levels) if names else [])
-    about = {"name": data.description.name, "split": split, "samples": len(data), "source": data.source}
+    about = {
+        "name": data.description.name, "split": split, "samples": len(data), "source": data.source,
+        "classes": list(run.inputs.classes), "target": run.inputs.target,
+    }  # fmt: skip
     found = None if foreign is None else evaluate_foreign(run, data, foreign, where, precision)
-    task = "classification" if run.inputs.n_classes else "regression"
-    scores = RunScores(task, about, result, found, _cost(run, transform(_batch(inputs)), Path(folder)))  # type: ignore[arg-type]
+    task: Task = "classification" if run.inputs.n_classes else "regression"
+    scores = RunScores(task, about, result, found, _cost(run, transform(_batch(inputs)), Path(folder)))
     scores.save(where / SCORES)
+    if (examples := find_examples(run, data, epistemic_of(where, task))) is not None:
+        examples.save(where)
     return scores
 
 
 def _batch(inputs: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.array(inputs[:TIMED]))
+    return torch.from_numpy(np.array(inputs[:BATCH]))
 
 
 def _cost(run: TrainedRun, batch: Tensor, folder: Path) -> dict[str, Any]:
     """Size of the ensemble, and the time that a sample's prediction takes in a batch."""
     ensemble = run.ensemble
-    ensemble.predict([batch])
+    predicted(ensemble, batch)
     begun = time.perf_counter()
-    ensemble.predict([batch])
+    predicted(ensemble, batch)
     seconds = time.perf_counter() - begun
     weights = folder / ENSEMBLE / saving.WEIGHTS
     return {

@@ -21,7 +21,7 @@ from forde.evaluation.robustness.precision import DTYPES, EvaluationPrecision
 from forde.evaluation.robustness.predicting import predict_cell, predicting
 from forde.evaluation.robustness.results import Estimate
 from forde.evaluation.robustness.saved_cells import path_of, write_cell
-from forde.evaluation.runs.inputs import inputs_of, labels_of, to_units
+from forde.evaluation.runs.inputs import BATCH, inputs_of, labels_of, to_units
 from forde.evaluation.runs.quantities import SavedQuantities
 from forde.evaluation.runs.regression import clean_rows, quantities_of
 from forde.metrics.selective import auroc
@@ -30,7 +30,6 @@ from forde.training.trained import TrainedRun
 
 FOREIGN = "foreign"
 """The cell's name."""
-BATCH = 512
 LUMINANCE = (0.299, 0.587, 0.114)
 
 

@@ -11,8 +11,13 @@ from torch import Tensor
 
 from forde.data.description import Images, Table
 from forde.data.inputs import Transform, normalise
+from forde.ensemble import Ensemble
 from forde.errors import FordeError, missing_column
+from forde.prediction import Prediction
 from forde.training.trained import TrainedRun
+
+BATCH = 512
+"""Samples predicted at once."""
 
 
 def inputs_of(run: TrainedRun, data: Images | Table) -> tuple[Transform, np.ndarray]:
@@ -31,10 +36,15 @@ def inputs_of(run: TrainedRun, data: Images | Table) -> tuple[Transform, np.ndar
         return normalise(data.description.mean, data.description.std, run.ensemble.dtype), data.images
     if run.inputs.standardisation is None:
         raise FordeError("the run was trained on images, but a table was given; give images.")
-    return _as_it_is, run.inputs.standardisation.inputs(_in_order(run, data))
+    return _as_it_is, run.inputs.standardisation.inputs(rows_in_order(run, data))
 
 
-def _in_order(run: TrainedRun, table: Table) -> np.ndarray:
+def predicted(ensemble: Ensemble, inputs: Tensor) -> Prediction:
+    """Of inputs `[N, ...]` that are in the networks' units already, batch by batch."""
+    return ensemble.predict(iter(inputs.split(BATCH)))
+
+
+def rows_in_order(run: TrainedRun, table: Table) -> np.ndarray:
     """The columns that the run was trained on, in their order, `[N, D]`."""
     place = {name: number for number, name in enumerate(table.feature_names)}
     for name in run.inputs.features:

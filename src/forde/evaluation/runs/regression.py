@@ -16,6 +16,7 @@ from forde.evaluation.robustness.fingerprints import fingerprint, model_fingerpr
 from forde.evaluation.robustness.resampling import resampler
 from forde.evaluation.robustness.results import RobustnessResult, summarise
 from forde.evaluation.robustness.saved_cells import path_of
+from forde.evaluation.runs.inputs import predicted
 from forde.evaluation.runs.quantities import SavedQuantities, read_quantities, scores, write_quantities
 from forde.prediction import Prediction, RegressionPrediction
 from forde.progress import progress_bar
@@ -69,7 +70,7 @@ def quantities_of(ensemble: Ensemble, cell: Cell, folder: Path, to_units: ToUnit
     path = path_of(folder, cell.name)
     if saved := read_quantities(path, content):
         return saved, content, True
-    prediction = _as_regression(to_units(ensemble.predict([rows])))
+    prediction = _as_regression(to_units(predicted(ensemble, torch.from_numpy(np.asarray(rows)))))
     saved = SavedQuantities(prediction.member_means.double(), prediction.member_variances.double(), target)
     write_quantities(path, saved, content)
     return saved, content, False

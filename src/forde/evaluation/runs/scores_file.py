@@ -3,7 +3,7 @@
     format      1
     forde       version that wrote it
     task        "classification" or "regression"
-    data        name, split, samples, source of the clean data
+    data        name, split, samples, source of the clean data; names of classes, name of the target
     clean       metric → {"value", "error"}; the error is a bootstrap standard error over samples
     pooled      the same for corrupted data: within a severity all types scored as one data set, mean of severities
     cell_average, severities, severities_cell_average, types, cells
@@ -29,6 +29,7 @@ from forde.durable import write_whole
 from forde.errors import FordeError
 from forde.evaluation.robustness.results import RobustnessResult
 
+Task = Literal["classification", "regression"]
 FOLDER, SCORES = "evaluation", "scores.json"
 """Folder within that of a run, and the file in it."""
 FORMAT = 1
@@ -39,7 +40,7 @@ MOST_BYTES = 1 << 26
 class RunScores:
     """An evaluation of a run, as `scores.json` holds it."""
 
-    task: Literal["classification", "regression"]
+    task: Task
     data: dict[str, Any]
     result: RobustnessResult
     foreign: dict[str, Any] | None
