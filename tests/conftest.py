@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -32,3 +35,16 @@ def logits(request: pytest.FixtureRequest) -> torch.Tensor:
 def y(request: pytest.FixtureRequest) -> torch.Tensor:
     """Random labels `[N]`."""
     return torch.randint(request.module.C, (request.module.N,), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A headless Chromium, one for all tests of a process, which can drive no second one; tests skip without."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="a browser is driven by playwright")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("there is no chromium here")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()

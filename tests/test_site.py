@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -94,18 +92,6 @@ def test_pages_ask_no_other_host(site: Path) -> None:
     for page in site.rglob("*.html"):
         for tag in re.findall(r"<(?!a )[^>]+(?:src|href)=\"?(?:https?:)?//[^>]+>", page.read_text(encoding="utf-8")):
             raise AssertionError(f"{page.name}: {tag}")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="a browser is driven by playwright")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium here")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 def test_the_front_page_shows_a_figure_and_the_result(site: Path, browser: Any) -> None:

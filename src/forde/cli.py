@@ -13,7 +13,9 @@ import forde
 from forde.commands import bench, data
 from forde.commands.console import plain_console
 from forde.commands.corrupt import corrupt
+from forde.commands.evaluate import evaluate
 from forde.commands.features import features
+from forde.commands.report import report
 from forde.commands.reproduce import reproduce
 from forde.commands.train import train
 
@@ -27,6 +29,8 @@ app.add_typer(bench.app, name="bench")
 app.command()(corrupt)
 app.command()(features)
 app.command()(train)
+app.command()(evaluate)
+app.command()(report)
 app.command()(reproduce)
 
 

@@ -1,0 +1,108 @@
+"""What there is to say about the runs, in three sentences: how good, how much better, and how far to trust them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from forde.evaluation.robustness.comparison import Comparison, Difference
+from forde.metrics.selective import risk_coverage
+from forde.metrics.statistics import MEANS
+from forde.report.page.parts import number, percent, signed
+from forde.report.page.runs import CLEAN_KEY, EvaluatedRun
+
+ANSWERED = 0.8
+HONEST = 0.02
+"""Difference of confidence and accuracy up to which probabilities are called honest."""
+CLEAR = 2.0
+"""Standard errors beyond which a difference is more than noise."""
+
+
+def verdict(runs: Sequence[EvaluatedRun], comparisons: Mapping[str, Comparison]) -> list[str]:
+    """Three sentences; those of several runs are about the one with the best NLL."""
+    best = best_run(runs)
+    return [_how_good(best), _how_much_better(runs, best, comparisons), _how_far_to_trust(best)]
+
+
+def best_run(runs: Sequence[EvaluatedRun]) -> EvaluatedRun:
+    """The run of the smallest NLL: under corruption where all were corrupted, else on clean data."""
+    corrupted = all(run.corrupted_keys for run in runs)
+    return min(
+        runs, key=lambda run: (run.scores.result.cell_average if corrupted else run.scores.result.clean)["nll"].value
+    )
+
+
+def _how_good(run: EvaluatedRun) -> str:
+    result, data = run.scores.result, run.scores.data
+    samples = f"{data['samples']:,}"
+    many = f" (mean of {_count(len(result.cells), 'corruption')} at {_count(len(result.severities), 'severity')})"
+    if run.scores.task == "regression":
+        off = f"{run.name} is off by {number(result.clean['rmse'].value)} (RMSE) on {samples} rows of {data['name']}"
+        after = f", and by {number(result.cell_average['rmse'].value)} on shifted rows{many}" if result.cells else ""
+        return f"{off}{after}; its NLL is {number(result.clean['nll'].value)}."
+    right = f"{run.name} labels {percent(result.clean['accuracy'].value)} of {samples} clean samples of {data['name']}"
+    after = ""
+    if result.cells:
+        average = result.cell_average
+        after = (
+            f"; under corruption{many} it labels {percent(average['accuracy'].value)} correctly, and its NLL rises "
+            f"from {number(result.clean['nll'].value)} to {number(average['nll'].value)}"
+        )
+    return f"{right} correctly{after}."
+
+
+def _how_much_better(runs: Sequence[EvaluatedRun], best: EvaluatedRun, comparisons: Mapping[str, Comparison]) -> str:
+    if len(runs) == 1:
+        return "Nothing is said about other methods: name a second run, such as a deep ensemble, to compare it with."
+    first = runs[0]
+    other = next((run for run in runs[1:]), first) if best is first else best
+    if other.name not in comparisons:
+        return f"{first.name} and {other.name} were evaluated on different data, so their differences mean nothing."
+    comparison = comparisons[other.name]
+    corrupted = bool(comparison.cell_average)
+    found = (comparison.cell_average if corrupted else comparison.clean)["nll"]
+    main = f"{'under corruption' if corrupted else 'on clean data'} its NLL differs by {_difference(found)}"
+    clean = f", on clean data by {_difference(comparison.clean['nll'])}" if corrupted else ""
+    return f"{other.name} against {first.name}: {main}{clean}; {_judged(found, first, other)}."
+
+
+def _difference(found: Difference) -> str:
+    return f"{signed(found.value)} ± {number(found.error, 2)}"
+
+
+def _judged(found: Difference, first: EvaluatedRun, other: EvaluatedRun) -> str:
+    if abs(found.value) <= CLEAR * found.error or found.value == 0:
+        return "that is within the noise of these test samples"
+    better = other if found.value < 0 else first
+    return f"on these test samples {better.name} is better (p = {number(found.p_value, 1)})"
+
+
+def _how_far_to_trust(run: EvaluatedRun) -> str:
+    result, foreign = run.scores.result, run.scores.foreign
+    known = ""
+    if foreign is not None:
+        kind, found = next(iter(foreign["auroc"].items()))
+        words = "epistemic uncertainty" if kind.startswith("epistemic") else "uncertainty"
+        known = f", and its {words} tells {foreign['name']} from known inputs with an AUROC of {number(found['value'])}"
+    if run.scores.task == "regression":
+        held, error = result.clean["coverage_95"]
+        narrow = (
+            "too narrow" if held < 0.95 - CLEAR * error else "too wide" if held > 0.95 + CLEAR * error else "honest"
+        )
+        return f"Its 95 % intervals hold {percent(held)} of the targets, so they are {narrow}{known}."
+    worse = result.cell_average if result.cells else result.clean
+    gap = worse["confidence"].value - worse["accuracy"].value
+    sure = "honest" if abs(gap) <= HONEST else "too sure" if gap > 0 else "not sure enough"
+    where = "under corruption" if result.cells else "on clean data"
+    terms = run.terms[CLEAN_KEY]
+    risk = risk_coverage(terms[:, MEANS.index("total")], 1 - terms[:, MEANS.index("accuracy")]).risk
+    kept = float(risk[max(1, round(ANSWERED * len(risk))) - 1])
+    return (
+        f"Its probabilities are {sure} {where} (mean confidence {percent(worse['confidence'].value)}); leaving the "
+        f"least certain 20 % of clean samples to a human lowers the error from {percent(float(risk[-1]))} to "
+        f"{percent(kept)}{known}."
+    )
+
+
+def _count(n: int, word: str) -> str:
+    plural = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
+    return f"{n} {word if n == 1 else plural}"
