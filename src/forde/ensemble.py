@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from forde import building, saving
 from forde.arguments import Arguments, Input, SameInput, as_inputs, called, inputs_of_batch, without_labels
+from forde.backbone import features_of, frozen_backbone, refuse_other_backbone
 from forde.data.description import Images, Table
 from forde.data.inputs import normalise
 from forde.data.known_inputs import Inputs
@@ -45,6 +46,8 @@ class Ensemble(nn.Module):
         likelihood: what the output means: `"classification"`, `"binary"` (a single logit), `"multi-label"`,
             `"segmentation"` (a class for each pixel or token), `"regression"` (known noise),
             `"learned-noise-regression"` (mean and variance head), a `Likelihood`, or a loss function.
+        backbone: a pretrained network that all members share: it is frozen, stays in evaluation mode and runs once per
+            batch, and `make_network` builds heads, which get what it returns. Input gradients are taken there.
         inputs: what the networks are trained on, where you prepare it yourself: with
             `forde.data.Inputs(mean=..., std=...)` bytes are normalised by these, in training and afterwards. `fit`
             finds out by itself for what `forde.data.load` returns.
@@ -66,6 +69,7 @@ class Ensemble(nn.Module):
         *,
         seed: int = 0,
         likelihood: str | Likelihood | Callable[[Tensor, Tensor], Tensor] = "classification",
+        backbone: nn.Module | None = None,
         inputs: Inputs | None = None,
     ) -> None:
         super().__init__()
@@ -80,6 +84,7 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
         self.left_in_evaluation = frozenset(n for n, m in self.members.named_modules() if n and not m.training)
         """Names (`0.norm` of member 0) of layers that `make_network` put into evaluation mode, where they stay."""
+        self.backbone = None if backbone is None else frozen_backbone(backbone, self.members)
 
     def train(self, mode: bool = True) -> Ensemble:
         """Training or evaluation mode for all layers, but those that `make_network` left in evaluation mode stay in it.
@@ -94,6 +99,8 @@ class Ensemble(nn.Module):
             for name, layer in self.members.named_modules():
                 if name in self.left_in_evaluation:
                     layer.training = False
+        if self.backbone is not None:
+            self.backbone.eval()
         return self
 
     @property
@@ -120,7 +127,7 @@ class Ensemble(nn.Module):
 
         A dict of tensors is given to networks by name, `network(**x)`, and a tuple by position, `network(*x)`.
         """
-        untouched = Untouched(x if isinstance(x, Tensor) else as_inputs(x))
+        untouched = Untouched(self.to_members(x if isinstance(x, Tensor) else as_inputs(x)))
         return stacked([tensor_output(called(member, untouched.copy())) for member in self.members])
 
     @torch.no_grad()
@@ -150,7 +157,7 @@ class Ensemble(nn.Module):
         many_small = batch_size <= SMALL_BATCH and _more_than(x, batch_size)
         dtype = torch.bfloat16 if precision == "bf16" else None
         with running(list(self.members), dtype, many_small=many_small) as outputs_of:
-            outputs = _on_cpu(outputs_of(batch) for batch in self._batches(x, batch_size))
+            outputs = _on_cpu(outputs_of(self.to_members(batch)) for batch in self._batches(x, batch_size))
         if not outputs:
             raise FordeError("there is nothing to predict: the input is empty; pass at least one sample.")
         everything = torch.cat(outputs, dim=1)
@@ -199,6 +206,20 @@ class Ensemble(nn.Module):
             return self.inputs.normalised(x.to(self.device, non_blocking=True), self.dtype)
         return x.to(self.device, self.dtype.to_complex() if x.is_complex() else x.dtype, non_blocking=True)
 
+    def to_members(self, x: Input) -> Input:
+        """What members are given of a batch on their device: the backbone's features `[B, ...]`, or the batch itself.
+
+        >>> ensemble = Ensemble(lambda: nn.Linear(8, 3), n_members=2, backbone=nn.Linear(4, 8))
+        >>> ensemble.to_members(torch.zeros(5, 4)).shape, ensemble(torch.zeros(5, 4)).shape
+        (torch.Size([5, 8]), torch.Size([2, 5, 3]))
+        """
+        return x if self.backbone is None else features_of(self.backbone, x).to(self.dtype)
+
+    def member_tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers of the members by name, also those that networks do not save; tied ones once."""
+        tensors = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        return {name: tensor for name, tensor in tensors.items() if name.startswith("members.")}
+
     def save(self, folder: str | Path) -> Path:
         """Write `config.json` and `model.safetensors` into `folder`; neither can hold code.
 
@@ -214,6 +235,8 @@ class Ensemble(nn.Module):
             config["networks"] = networks
         if self.inputs is not None:
             config["inputs"] = self.inputs.to_json()
+        if self.backbone is not None:
+            config["backbone"] = type(self.backbone).__name__
         return saving.save(folder, config, self.state_dict())
 
     @classmethod
@@ -224,12 +247,14 @@ class Ensemble(nn.Module):
         *,
         device: str | torch.device = "cpu",
         likelihood: str | Likelihood | Callable[[Tensor, Tensor], Tensor] | None = None,
+        backbone: nn.Module | None = None,
     ) -> Ensemble:
         """Read what `save` wrote.
 
         Args:
             make_network: must build the architecture that was saved; may be left out where this is one of
                 `forde.models`. A function that the folder names is never imported.
+            backbone: for members that share one: a network of its architecture, which gets the saved weights.
 
         >>> import tempfile
         >>> from forde.models import MLP
@@ -240,6 +265,7 @@ class Ensemble(nn.Module):
         config = saving.read_config(folder)
         stored = likelihood_from_config(config["likelihood"])
         inputs = None if config.get("inputs") is None else Inputs.from_json(config["inputs"])
+        refuse_other_backbone(folder, config.get("backbone"), backbone)
         if make_network is None:
             make_network = building.factories_of(config.get("networks"), config["n_members"], folder)
         ensemble = cls(
@@ -247,6 +273,7 @@ class Ensemble(nn.Module):
             config["n_members"],
             seed=config["seed"],
             likelihood=stored if likelihood is None else likelihood,
+            backbone=backbone,
             inputs=inputs,
         )
         ensemble.likelihood = ensemble.likelihood.restored(config["likelihood"])
@@ -256,6 +283,8 @@ class Ensemble(nn.Module):
 
 def of_networks(ensemble: Ensemble, networks: Sequence[nn.Module]) -> Ensemble:
     """An ensemble of these networks, which stay the same objects, with another one's seed and likelihood.
+
+    They get what `to_members` makes of a batch.
 
     >>> whole = Ensemble(lambda: nn.Linear(2, 2), 4)
     >>> of_networks(whole, whole.members[2:]).members[0] is whole.members[2]
@@ -267,6 +296,7 @@ def of_networks(ensemble: Ensemble, networks: Sequence[nn.Module]) -> Ensemble:
     found.inputs, found.built_by = ensemble.inputs, ensemble.built_by
     found.members = nn.ModuleList(networks)
     found.left_in_evaluation = frozenset(n for n, m in found.members.named_modules() if n and not m.training)
+    found.backbone = None
     return found
 
 

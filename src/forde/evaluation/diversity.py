@@ -39,6 +39,7 @@ def gradient_cosine_distance(ensemble: Ensemble, x: Any, y: Any, *, batch_size: 
         )
     total = 0.0
     for part, target in zip(inputs.split(batch_size), labels.split(batch_size), strict=True):
-        cosine = probe(ensemble, ensemble.as_input(part), target.to(ensemble.device))["gradient_cosine"]
+        given = ensemble.to_members(ensemble.as_input(part))
+        cosine = probe(ensemble, given, target.to(ensemble.device))["gradient_cosine"]
         total += len(part) * (1 - cosine)
     return total / len(inputs)

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from forde._version import __version__
+from forde.data.features.weights import weights_name
 from forde.distributed.mesh import Mesh
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
@@ -149,7 +150,9 @@ def describe_ensemble(ensemble: Ensemble) -> dict[str, Any]:
     if type(ensemble.likelihood) in NAMED.values():  # options that are not used were not there in older runs
         settings = {name: value for name, value in settings.items() if name in ("type", *noted)}
     likelihood = {**noted, "settings": settings}
-    config = {"n_members": ensemble.n_members, "seed": ensemble.seed, "likelihood": likelihood}
+    config: dict[str, Any] = {"n_members": ensemble.n_members, "seed": ensemble.seed, "likelihood": likelihood}
+    if ensemble.backbone is not None:
+        config["backbone"] = {**describe_network(ensemble.backbone), "weights": weights_name(ensemble.backbone)}
     members = [describe_network(member) for member in ensemble.members]
     network: Any = members[0] if all(member == members[0] for member in members) else members
     return {**described(config), "architecture": architecture(ensemble), "network": network}

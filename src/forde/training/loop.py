@@ -212,7 +212,7 @@ class Loop:
         optimizer = self.engine.united(optimizer_tensors(self.engine, self.optimizer))
         now = random_tensors(self.ensemble.device)
         tensors = {
-            **{f"ensemble.{name}": tensor for name, tensor in self._tensors().items()},
+            **{f"ensemble.{name}": tensor for name, tensor in self.ensemble.member_tensors().items()},
             **{f"optimizer.{name}": value for name, value in optimizer.items()},
             **{f"now.{name}": state for name, state in now.items()},
             **{f"beginning.{name}": state for name, state in self.beginning.items()},
@@ -230,7 +230,7 @@ class Loop:
             "optimizer_numbers": optimizer_numbers(self.optimizer),
             "scheduler": None if self.scheduler is None else to_plain(self.scheduler.state_dict()),
             # A callback may have changed these, and will not be called again for epochs that are done.
-            "frozen": [name for name, parameter in self.ensemble.named_parameters() if not parameter.requires_grad],
+            "frozen": [name for name, parameter in self._parameters() if not parameter.requires_grad],
             "evaluating": [name for name, layer in self.ensemble.members.named_modules() if not layer.training],
         }
         return Checkpoint(tensors, state)
@@ -274,19 +274,18 @@ class Loop:
 
     def _restore_modes(self, frozen: set[str], evaluating: set[str]) -> None:
         """Freeze what was frozen, and put layers into the mode that they were in."""
-        for name, parameter in self.ensemble.named_parameters():
+        for name, parameter in self._parameters():
             if parameter.requires_grad == (name in frozen):
                 parameter.requires_grad_(name not in frozen)
         for name, layer in self.ensemble.members.named_modules():
             layer.training = name not in evaluating
 
-    def _tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers, also those that networks do not save; tied ones once."""
-        return {**dict(self.ensemble.named_parameters()), **dict(self.ensemble.named_buffers())}
+    def _parameters(self) -> Iterator[tuple[str, Tensor]]:
+        return self.ensemble.members.named_parameters("members")
 
     def _load_ensemble(self, stored: dict[str, Tensor]) -> None:
         """In place, so that an engine that holds the members stacked sees it too."""
-        own = self._tensors()
+        own = self.ensemble.member_tensors()
         for name in sorted(set(own) | set(stored)):
             if name not in own or name not in stored or own[name].shape != stored[name].shape:
                 shapes = [str(list(d[name].shape)) if name in d else "missing" for d in (stored, own)]

@@ -112,11 +112,13 @@ def load_run(
     make_network: Callable[[], nn.Module] | Sequence[Callable[[], nn.Module]] | None = None,
     *,
     device: str | torch.device = "cpu",
+    backbone: nn.Module | None = None,
 ) -> TrainedRun:
     """What `forde train --out FOLDER`, `fit(run=FOLDER)` or `Ensemble.save(FOLDER)` has written, from its files alone.
 
     Args:
         make_network: as for `Ensemble.load`: needed for networks that are not of `forde.models`.
+        backbone: as for `Ensemble.load`.
 
     >>> import tempfile
     >>> import forde
@@ -129,7 +131,7 @@ def load_run(
     """
     path = Path(folder)
     if (path / saving.WEIGHTS).exists():
-        return TrainedRun(Ensemble.load(path, make_network, device=device), None, path)
+        return TrainedRun(Ensemble.load(path, make_network, device=device, backbone=backbone), None, path)
     if not (path / CONFIG).is_file():
         there = "there is nothing" if not path.exists() else f"it has no {CONFIG}"
         raise FordeError(
@@ -143,7 +145,7 @@ def load_run(
     if recipe is not None and recipe.model in MODELS and make_network is None:
         refuse_other_sizes(recipe.words, path / ENSEMBLE)
         make_network = recipe.make_network
-    ensemble = Ensemble.load(path / ENSEMBLE, make_network, device=device)
+    ensemble = Ensemble.load(path / ENSEMBLE, make_network, device=device, backbone=backbone)
     if recipe is not None:
         _take_inputs(ensemble, recipe, path)
     note = (settings.get("how") or {}).get("note")

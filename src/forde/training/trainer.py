@@ -35,6 +35,7 @@ from forde.training.configuration import (
     known_by,
     refuse_different_processes,
 )
+from forde.training.feature_feed import of_features
 from forde.training.feed import Feed
 from forde.training.history import History, Record
 from forde.training.loop import Loop
@@ -149,6 +150,7 @@ def fit(
             ensemble.train()
             say_what_is_not_trained(ensemble)
             known = _known(ensemble, feed, held, folder, mesh)
+            feed, held = of_features(feed, ensemble), None if held is None else of_features(held, ensemble)
             fitted, example = fitted_to(method, ensemble, feed)
             validator = _validator(held, ensemble, settings, mesh, example)
             inputs = training_data(ensemble, feed)

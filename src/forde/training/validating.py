@@ -103,7 +103,9 @@ class Validator:
         if is_better(value, self.best, self.options.monitor):
             self.best, self.best_epoch, self.since_best = value, epoch, 0
             if self._keeps:
-                self.kept = {name: tensor.to("cpu", copy=True) for name, tensor in _tensors(self.ensemble).items()}
+                self.kept = {
+                    name: tensor.to("cpu", copy=True) for name, tensor in self.ensemble.member_tensors().items()
+                }
             return None
         self.since_best += 1
         patience = self.options.patience
@@ -119,7 +121,7 @@ class Validator:
     @contextmanager
     def as_it_was_best(self) -> Iterator[None]:
         """Inside, the members are those of the best epoch."""
-        now = {name: tensor.clone() for name, tensor in _tensors(self.ensemble).items()}
+        now = {name: tensor.clone() for name, tensor in self.ensemble.member_tensors().items()}
         self.restore_best()
         try:
             yield
@@ -186,15 +188,10 @@ def scored(ensemble: Ensemble, outputs: Tensor, y: Tensor) -> dict[str, float]:
     return {name: found[name] for name in MEASURED if name in found}
 
 
-def _tensors(ensemble: Ensemble) -> dict[str, Tensor]:
-    """Parameters and buffers, also those that networks do not save; tied ones once."""
-    return {**dict(ensemble.named_parameters()), **dict(ensemble.named_buffers())}
-
-
 @torch.no_grad()
 def _put(tensors: Mapping[str, Tensor], ensemble: Ensemble) -> None:
     """In place, so that an engine that holds the members stacked sees it too."""
-    for name, tensor in _tensors(ensemble).items():
+    for name, tensor in ensemble.member_tensors().items():
         tensor.copy_(tensors[name])
 
 

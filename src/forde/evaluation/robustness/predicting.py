@@ -43,7 +43,7 @@ def predicting(
         )
     if isinstance(model, Ensemble):
         with running(list(model.members), dtype) as outputs_of:
-            yield torch.no_grad()(lambda images: outputs_of(model.as_input(transform(images))))
+            yield torch.no_grad()(lambda images: outputs_of(model.to_members(model.as_input(transform(images)))))
         return
     modes = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
     try:
