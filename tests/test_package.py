@@ -82,7 +82,7 @@ LAYERS = [
     {"arguments"},
     {"durable", "turns", "forward", "vectors", "prediction", "models", "progress", "double_backward", "reading"},
     {"stacked_layers", "metrics"},
-    {"backbone", "likelihoods", "saving", "inference", "corruptions"},
+    {"adapters", "backbone", "likelihoods", "saving", "inference", "corruptions"},
     {"data", "building"},
     {"ensemble"},
     {"spaces"},

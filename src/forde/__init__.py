@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forde import data, evaluation, kernels, likelihoods, models, priors, rules, spaces
+from forde import adapters, data, evaluation, kernels, likelihoods, models, priors, rules, spaces
 from forde._version import __version__
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
@@ -56,6 +56,7 @@ __all__ = [
     "Reporting",
     "Validation",
     "__version__",
+    "adapters",
     "data",
     "evaluation",
     "fit",

@@ -80,7 +80,9 @@ class Ensemble(nn.Module):
         self.built_by = building.name_of(factories)
         with turn("ensemble"):  # factories draw from the process's one generator
             members = [_build(factory, seed, i) for i, factory in enumerate(factories)]
-        _refuse_shared_parameters(members)
+        refuse_shared_parameters(members)
+        if len(members) > 1 and _all_alike(members):
+            log.warning("All members start from the same weights; remove fixed seeds from make_network().")
         self.members = nn.ModuleList(members)
         self.left_in_evaluation = frozenset(n for n, m in self.members.named_modules() if n and not m.training)
         """Names (`0.norm` of member 0) of layers that `make_network` put into evaluation mode, where they stay."""
@@ -237,7 +239,14 @@ class Ensemble(nn.Module):
             config["inputs"] = self.inputs.to_json()
         if self.backbone is not None:
             config["backbone"] = type(self.backbone).__name__
-        return saving.save(folder, config, self.state_dict())
+        shared = self._shared()
+        return saving.save(folder, config, {n: t for n, t in self.state_dict().items() if n not in shared})
+
+    def _shared(self) -> dict[str, str]:
+        """Frozen parameters that several members hold: by each later member's name for it the first one's."""
+        first: dict[int, str] = {}
+        names = [(n, first.setdefault(id(p), n)) for n, p in self.named_parameters(remove_duplicate=False)]
+        return {name: owner for name, owner in names if name.split(".")[1] != owner.split(".")[1]}
 
     @classmethod
     def load(
@@ -277,7 +286,7 @@ class Ensemble(nn.Module):
             inputs=inputs,
         )
         ensemble.likelihood = ensemble.likelihood.restored(config["likelihood"])
-        saving.load_weights(folder, ensemble)
+        saving.load_weights(folder, ensemble, ensemble._shared())
         return ensemble.to(device).eval()
 
 
@@ -396,18 +405,17 @@ def _build(factory: Factory, seed: int, index: int) -> nn.Module:
     return network
 
 
-def _refuse_shared_parameters(members: Sequence[nn.Module]) -> None:
+def refuse_shared_parameters(members: Iterable[nn.Module]) -> None:
+    """Stop where two members would train one parameter; one that is frozen they may share."""
     owner: dict[int, int] = {}
     for index, member in enumerate(members):
         for name, parameter in member.named_parameters():
             first = owner.setdefault(id(parameter), index)
-            if first != index:
+            if first != index and parameter.requires_grad:
                 raise FordeError(
                     f"members {first} and {index} share the parameter '{name}', but each member needs its own; "
-                    "build a new network inside make_network()."
+                    "build a new network inside make_network(), or freeze what they share."
                 )
-    if len(members) > 1 and _all_alike(members):
-        log.warning("All members start from the same weights; remove fixed seeds from make_network().")
 
 
 def _all_alike(members: Sequence[nn.Module]) -> bool:

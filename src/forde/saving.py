@@ -145,17 +145,27 @@ def _members(names: Iterable[str]) -> set[str]:
     return {part[1] for part in parts if part[0] == "members" and len(part) == 3}
 
 
-def load_weights(folder: str | Path, module: nn.Module) -> None:
-    """Copy the tensors of `model.safetensors` into `module`, whose architecture must match exactly."""
+def load_weights(folder: str | Path, module: nn.Module, shared: Mapping[str, str] | None = None) -> None:
+    """Copy the tensors of `model.safetensors` into `module`, whose architecture must match exactly.
+
+    Args:
+        shared: names of parameters of `module` that are the same as another one, which alone is in the file, and
+            stay the same.
+    """
+    shared = shared or {}
     path = Path(folder) / WEIGHTS
     with _opened(path) as file:
         # Clones: what safetensors gives are views of the file, and the program would die if that were cut short.
         state = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
         checksum = (file.metadata() or {}).get(CHECKSUM)
-    _check_architecture(module.state_dict(), state, path)
+    stored = {**{name: state[owner] for name, owner in shared.items() if owner in state}, **state}
+    _check_architecture(module.state_dict(), stored, path)
     if checksum is not None and checksum != _checksum(state):
         raise FordeError(f"the weights in '{path}' are not those that were saved: the file is damaged; get it again.")
-    module.load_state_dict(state, assign=True)  # keeps the stored precision
+    module.load_state_dict(stored, assign=True)  # keeps the stored precision
+    for name, owner in shared.items():
+        place, _, leaf = name.rpartition(".")
+        setattr(module.get_submodule(place), leaf, module.get_parameter(owner))
 
 
 @contextmanager

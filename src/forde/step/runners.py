@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from forde.arguments import Input, each_tensor
 from forde.double_backward import Part, Policy, Whole, still_statistics
-from forde.ensemble import Ensemble
+from forde.ensemble import Ensemble, refuse_shared_parameters
 from forde.errors import FordeError
 from forde.forward import explaining_forward, tensor_output
 from forde.methods.base import Method
@@ -172,6 +172,7 @@ class Runner(ABC):
                 trained.append(parameter.requires_grad)
         if trained != self._trained:
             self._trained = trained
+            refuse_shared_parameters(self.ensemble.members)
             self.groups = [{n: p for n, p in unit.items() if p.requires_grad} for unit in self.leaves]
 
     @cached_property
@@ -278,6 +279,11 @@ class MemberLoop(Runner):
             {n: p for n, p in member.named_parameters() if p.is_floating_point() or p.is_complex()}
             for member in ensemble.members
         ]
+        held: set[int] = set()
+        for leaves in self.leaves:  # what members share is frozen, and is given to the optimizer once
+            for name in [name for name, leaf in leaves.items() if id(leaf) in held]:
+                del leaves[name]
+            held.update(map(id, leaves.values()))
         self.rows = [slice(unit, unit + 1) for unit in range(ensemble.n_members)]
         self.before_step(None)
 
