@@ -111,8 +111,8 @@ ELSEWHERE = (
     Mistake(
         "stored-precision-lost",
         "saving.py",
-        "module.load_state_dict(state, assign=True)",
-        "module.load_state_dict(state)",
+        "module.load_state_dict(stored, assign=True)",
+        "module.load_state_dict(stored)",
         ("tests/test_saving.py",),
     ),
     Mistake(

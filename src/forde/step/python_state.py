@@ -90,13 +90,13 @@ def _difference(first: nn.Module, other: nn.Module, index: int) -> str | None:
 
 def unstackable(networks: Sequence[nn.Module]) -> str | None:
     """Why one program cannot serve for all networks, in words; None where it can."""
+    own = {id(parameter) for parameter in networks[0].parameters()}
+    if any(id(parameter) in own for network in networks[1:] for parameter in network.parameters()):
+        return "members share parameters"
     for index, network in enumerate(networks):
         found = hooks_of(network)
         if found is not None:
             return f"{found} in member {index}"
-    own = {id(parameter) for parameter in networks[0].parameters()}
-    if any(id(parameter) in own for network in networks[1:] for parameter in network.parameters()):
-        return "members share parameters"
     for name, module in networks[0].named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             return f"{_layer(name)} is scripted or traced"
