@@ -14,12 +14,18 @@ import torch
 from torch import nn
 
 import forde
-from forde import Batching, Checkpointing, Execution, Reporting, Validation
+from forde import Batching, Checkpointing, Execution, Optimization, Reporting, Validation
 from forde.training.history import History
 from forde.training.settings import Groups, Settings, Shorthands, grouped
 from forde.training.writers import JsonLines
 
-GROUPS = {"batches": Batching, "execution": Execution, "reporting": Reporting, "checkpoint": Checkpointing}
+GROUPS = {
+    "optimization": Optimization,
+    "batches": Batching,
+    "execution": Execution,
+    "reporting": Reporting,
+    "checkpoint": Checkpointing,
+}
 
 
 def train(method: str = "deep-ensemble", **options: Any) -> tuple[History, forde.Ensemble]:
@@ -68,6 +74,8 @@ def test_every_shorthand_is_an_option_of_one_group() -> None:
         "checkpoint_every": 8,
         "checkpoint_minutes": 9.0,
         "keep": 6,
+        "clip_norm": 5.0,
+        "scheduler_every": "step",
     }
     for name, value in {**marks, **checked}.items():
         groups = grouped({name: value})

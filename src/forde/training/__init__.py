@@ -2,7 +2,7 @@
 
 from forde.training.history import History, Record
 from forde.training.image_feed import Augmentation
-from forde.training.options import Batching, Checkpointing, Execution, Reporting, Validation
+from forde.training.options import Batching, Checkpointing, Execution, Optimization, Reporting, Validation
 from forde.training.preparing import available_device
 from forde.training.trained import TrainedRun, load_run
 from forde.training.trainer import fit
@@ -13,6 +13,7 @@ __all__ = [
     "Checkpointing",
     "Execution",
     "History",
+    "Optimization",
     "Record",
     "Reporting",
     "TrainedRun",

@@ -31,8 +31,9 @@ from forde.training.feed import Feed, LoaderFeed
 from forde.training.git_state import git_state
 from forde.training.network_prints import describe_network
 from forde.training.plain import described
+from forde.training.schedule import Schedule
 
-HOW_IT_COMPUTES = {"params", "foreach", "fused", "capturable", "differentiable"}
+HOW_IT_COMPUTES = {"params", "param_names", "foreach", "fused", "capturable", "differentiable"}
 """In a parameter group of an optimizer; engines may change them."""
 
 
@@ -65,7 +66,7 @@ def decisive_settings(
     method: Method,
     step: Step,
     optimizer: Optimizer,
-    scheduler: LRScheduler | None,
+    schedule: Schedule | None,
     *,
     about: Mapping[str, Any] | None = None,
     **others: Any,
@@ -75,11 +76,13 @@ def decisive_settings(
     Args:
         known: as `known_by` gives it.
     """
+    scheduler = None if schedule is None else schedule.scheduler
     training = {
         "method": method,
         "optimizer": {"type": type(optimizer).__name__, **optimizer.defaults, "groups": groups(step, optimizer)},
         "scheduler": None if scheduler is None else type(scheduler).__name__,
         "scheduler_settings": describe_scheduler(scheduler),
+        **({"scheduler_every": "step"} if schedule is not None and schedule.every == "step" else {}),
         **others,
     }
     own = {} if about is None else {"about": _as_json(about)}

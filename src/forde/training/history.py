@@ -19,10 +19,10 @@ NOT_ALWAYS = frozenset(
 class History:
     """One record per epoch, and the method as fitted to the data.
 
-    Each record has `epoch`, `loss` (mean over members and batches), `repulsion`, `bandwidth`, `lr`, `seconds`, and,
-    where diagnostics ran, `disagreement` and `gradient_cosine` of the members on a probe batch. With validation data
-    there are `validation_nll` and other metrics of the ensemble. Methods of one network add their own: `collected`
-    (swag), `kl`, `entropy` and `beta` (node-bnn).
+    Each record has `epoch`, `loss` (mean over members and batches), `repulsion`, `bandwidth`, `lr` (at its beginning),
+    `seconds`, and, where diagnostics ran, `disagreement` and `gradient_cosine` of the members on a probe batch. With
+    validation data there are `validation_nll` and other metrics of the ensemble. Methods of one network add their own:
+    `collected` (swag), `kl`, `entropy` and `beta` (node-bnn).
 
     >>> history = History(Method(), [{"epoch": 0.0, "loss": 1.5}, {"epoch": 1.0, "loss": 1.0}])
     >>> history["loss"]

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError
@@ -39,6 +38,7 @@ from forde.training.optimizer_state import (
     optimizer_tensors,
 )
 from forde.training.plain import like, to_plain
+from forde.training.schedule import Schedule
 from forde.training.validating import Validator
 from forde.training.writers import finite_or_null, from_json
 from forde.turns import give_way, waiting
@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 PROBE_SIZE = 128
 PATIENCE_WITH_ZERO_GRADIENTS = 3
 """A zero-initialised head makes the first input gradients vanish, but not the next ones."""
+COUNTS = ("epoch", "step", "steps", "skipped", "roll_backs", "patience")
+"""Where a loop stands, in a checkpoint."""
 UNUSABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError)
 """What taking up a checkpoint may raise whose checksum is right but whose content is another's."""
 
@@ -64,7 +66,7 @@ class Loop:
         self,
         engine: Step,
         optimizer: Optimizer,
-        scheduler: LRScheduler | None,
+        schedule: Schedule | None,
         feed: Feed,
         *,
         seed: int,
@@ -74,7 +76,7 @@ class Loop:
         plan: Plan | None = None,
         validator: Validator | None = None,
     ) -> None:
-        self.engine, self.optimizer, self.scheduler, self.feed = engine, optimizer, scheduler, feed
+        self.engine, self.optimizer, self.schedule, self.feed = engine, optimizer, schedule, feed
         self.ensemble: Ensemble = engine.whole
         self.plan = plan or Plan(self.ensemble, engine.method)
         self.validator = validator
@@ -90,7 +92,8 @@ class Loop:
 
     def _begin_epoch(self) -> None:
         self.step = self.skipped = 0
-        self.seconds = 0.0
+        self.seconds = self.lr = 0.0
+        """Time spent in the epoch, and the learning rate at its beginning."""
         self.tally = _Tally()
         self.beginning = {
             **{f"random.{name}": state for name, state in random_tensors(self.ensemble.device).items()},
@@ -108,7 +111,8 @@ class Loop:
             after_step: called when a step is done and the next batch not yet drawn.
         """
         started, before = time.perf_counter(), self.seconds
-        lr = float(self.optimizer.param_groups[0]["lr"])
+        if not self.step:
+            self.lr = float(self.optimizer.param_groups[0]["lr"])
         self.plan.before_epoch(self.epoch)
         batches = self._batches()
         x, y = self._again(batches) if self.step else (None, None)
@@ -125,7 +129,7 @@ class Loop:
         self.engine.settle()
         self.engine.collect()
         refuse_non_finite_weights(self.ensemble, epoch=self.epoch)
-        record = {"epoch": float(self.epoch), **self.tally.means(), "lr": lr}
+        record = {"epoch": float(self.epoch), **self.tally.means(), "lr": self.lr}
         if self.non_finite == "skip":
             record["skipped"] = float(self.skipped)
         if self.non_finite == "roll_back":
@@ -141,8 +145,8 @@ class Loop:
             record.update(self.validator.measure())
             self.stopped = self.validator.note(self.epoch, record)
         record["seconds"] = before + time.perf_counter() - started
-        if self.scheduler is not None:
-            self.scheduler.step()
+        if self.schedule is not None:
+            self.schedule.after_epoch(record)
         self.records.append(record)
         self.epoch += 1
         self._begin_epoch()
@@ -164,6 +168,9 @@ class Loop:
             if self.patience:
                 self._refuse_zero_gradients(report)
             self.tally.add(report)
+        if self.schedule is not None and self.schedule.every == "step":
+            mark_as_stepped(self.optimizer)  # also where the step was skipped
+            self.schedule.scheduler.step()
         self.step += 1
         self.steps += 1
 
@@ -221,14 +228,13 @@ class Loop:
             **{f"best.{name}": tensor for name, tensor in (self.validator.tensors() if self.validator else {}).items()},
         }
         state = {
-            **{name: getattr(self, name) for name in ("epoch", "step", "steps", "seconds", "skipped", "roll_backs")},
-            "patience": self.patience,
+            **{name: getattr(self, name) for name in (*COUNTS, "seconds", "lr")},
             "stopped": self.stopped,
             "validation": None if self.validator is None else self.validator.state(),
             "records": [finite_or_null(record) for record in self.records],
             "optimizer": optimizer_settings(self.optimizer),
             "optimizer_numbers": optimizer_numbers(self.optimizer),
-            "scheduler": None if self.scheduler is None else to_plain(self.scheduler.state_dict()),
+            "scheduler": None if self.schedule is None else to_plain(self.schedule.scheduler.state_dict()),
             # A callback may have changed these, and will not be called again for epochs that are done.
             "frozen": [name for name, parameter in self._parameters() if not parameter.requires_grad],
             "evaluating": [name for name, layer in self.ensemble.members.named_modules() if not layer.training],
@@ -249,13 +255,15 @@ class Loop:
         self._load_ensemble(_part(tensors, "ensemble."))
         load_optimizer_settings(self.optimizer, state["optimizer"])
         load_optimizer_tensors(self.engine, self.optimizer, _part(tensors, "optimizer."), state["optimizer_numbers"])
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(like(self.scheduler.state_dict(), state["scheduler"]))
+        if self.schedule is not None:
+            scheduler = self.schedule.scheduler
+            scheduler.load_state_dict(like(scheduler.state_dict(), state["scheduler"]))
         # torch warns of a scheduler that is stepped before its optimizer, which knows nothing of an earlier process.
         mark_as_stepped(self.optimizer)
-        for name in ("epoch", "step", "steps", "skipped", "roll_backs", "patience"):
+        for name in COUNTS:
             setattr(self, name, int(state[name]))
         self.seconds = float(state["seconds"])
+        self.lr = float(state.get("lr", self.optimizer.param_groups[0]["lr"]))
         if "frozen" in state and "evaluating" in state:
             self._restore_modes(set(state["frozen"]), set(state["evaluating"]))
         self.records[:] = [from_json(record) for record in state["records"]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from forde.distributed.mesh import Shape
-from forde.errors import FordeError, unknown_name, whole_number
+from forde.errors import FordeError, number_from_0, unknown_name, whole_number
 from forde.step.records import Memory
 from forde.training.image_feed import Augmentation
 from forde.training.numerics import NonFinite
@@ -28,6 +28,28 @@ class Batching:
     """Random crops and flips of `forde.data.Images`, made on the device."""
     independent: bool = False
     """An order of its own for each member, as classical deep ensembles have; only without repulsion."""
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How gradients become steps, beside the optimizer and the scheduler.
+
+    >>> Optimization(clip_norm=1.0).scheduler_every is None
+    True
+    """
+
+    clip_norm: float | None = None
+    """Longest gradient of a member: a longer one, with priors and repulsion in it, is made that short before the
+    optimizer sees it. Each member's is measured by itself, on all engines. None for no limit."""
+    scheduler_every: Literal["epoch", "step"] | None = None
+    """When the scheduler is stepped. If left out: after each step where it is made by a function of two arguments,
+    `(optimizer, total_steps)`, or is a `OneCycleLR` for as many steps as the run has; else after each epoch."""
+
+    def __post_init__(self) -> None:
+        if self.clip_norm is not None and number_from_0("clip_norm", self.clip_norm) == 0:
+            raise FordeError("clip_norm is 0, so nothing would move; give a positive number, or None for no limit.")
+        if self.scheduler_every not in (None, *(choices := ("epoch", "step"))):
+            raise unknown_name("scheduler_every", self.scheduler_every, choices)
 
 
 @dataclass(frozen=True, eq=False)

@@ -264,7 +264,8 @@ class RunFolder:
                 f"after {MOST_ROLL_BACKS} returns to a checkpoint with ever smaller steps, still {error}"
             ) from None
         self._restore(loop)
-        scale_learning_rate(loop.optimizer, loop.scheduler, SMALLER ** (count - loop.roll_backs))
+        scheduler = None if loop.schedule is None else loop.schedule.scheduler
+        scale_learning_rate(loop.optimizer, scheduler, SMALLER ** (count - loop.roll_backs))
         loop.roll_backs = count
         lr = float(loop.optimizer.param_groups[0]["lr"])
         log.warning("back to epoch %d, step %d with lr %.3g: %s", loop.epoch, loop.step, lr, error)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 import torch
-from torch import Tensor
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from forde.distributed.mesh import Shape
 from forde.engine import EngineName
@@ -20,7 +17,9 @@ from forde.step.records import Memory, Precision
 from forde.training.history import Record
 from forde.training.image_feed import Augmentation
 from forde.training.numerics import NonFinite
-from forde.training.options import Batching, Checkpointing, Execution, Reporting, Validation
+from forde.training.optimizer import OptimizerFactory
+from forde.training.options import Batching, Checkpointing, Execution, Optimization, Reporting, Validation
+from forde.training.schedule import SchedulerFactory
 from forde.training.writers import Writer
 
 log = logging.getLogger(__name__)
@@ -29,6 +28,8 @@ log = logging.getLogger(__name__)
 class Shorthands(TypedDict, total=False):
     """Options of the groups that `fit` takes by themselves too."""
 
+    clip_norm: float | None
+    scheduler_every: Literal["epoch", "step"] | None
     drop_last: bool
     augmentation: Augmentation | None
     independent_data: bool
@@ -42,6 +43,7 @@ class Shorthands(TypedDict, total=False):
     checkpoint_minutes: float | None
     keep: int
     about: Mapping[str, Any] | None
+    note: Mapping[str, Any] | None
     monitor: str
     patience: int | None
     restore_best: bool
@@ -54,6 +56,7 @@ RENAMED = {"independent_data": "independent", "checkpoint_every": "every", "chec
 class Groups(TypedDict):
     """The groups, each given or at its defaults; there is no validation without data for it."""
 
+    optimization: Optimization
     validation: Validation | None
     batches: Batching
     execution: Execution
@@ -64,6 +67,7 @@ class Groups(TypedDict):
 def grouped(
     shorthands: Mapping[str, Any],
     *,
+    optimization: Optimization | None = None,
     validation: Any = None,
     batches: Batching | None = None,
     execution: Execution | None = None,
@@ -75,11 +79,12 @@ def grouped(
     >>> grouped({"keep": 3})["checkpoint"].keep
     3
     """
-    given = ("validation", "batches", "execution", "reporting", "checkpoint")
+    given = ("optimization", "validation", "batches", "execution", "reporting", "checkpoint")
     for shorthand in shorthands:
         if shorthand not in Shorthands.__annotations__:
             raise unknown_name("argument of fit", shorthand, [*Shorthands.__annotations__, *given, *FLAT])
     return Groups(
+        optimization=_group("optimization", Optimization, optimization, shorthands),
         validation=_validation(validation, shorthands),
         batches=_group("batches", Batching, batches, shorthands),
         execution=_group("execution", Execution, execution, shorthands),
@@ -126,8 +131,8 @@ class Settings:
     epochs: int
     batch_size: int
     lr: float | None
-    optimizer: Callable[[Iterable[Tensor]], Optimizer] | None
-    scheduler: Callable[[Optimizer], LRScheduler] | None
+    optimizer: OptimizerFactory | None
+    scheduler: SchedulerFactory | None
     seed: int
     device: str | torch.device | None
     precision: Precision
@@ -135,6 +140,7 @@ class Settings:
     callback: Callable[[Record], None] | None
     run: str | Path | None
     resume: bool
+    optimization: Optimization
     validation: Validation | None
     batches: Batching
     execution: Execution
@@ -164,8 +170,15 @@ class Settings:
             "epochs": self.epochs, "batch_size": self.batch_size, "seed": self.seed, "precision": self.precision,
             "drop_last": self.batches.drop_last, "augmentation": self.batches.augmentation,
             "independent_data": self.batches.independent,
-            "validation": self._how_validated,
+            "validation": self._how_validated, **self._how_optimized,
         }  # fmt: skip
+
+    @property
+    def _how_optimized(self) -> dict[str, Any]:
+        """Options that are used; others were not there in older runs. The schedule itself says when it is stepped."""
+        defaults, given = vars(Optimization()), vars(self.optimization)
+        used = {name for name, value in given.items() if value != defaults[name]} - {"scheduler_every"}
+        return {name: given[name] for name in used}
 
     @property
     def _how_validated(self) -> dict[str, Any] | None:

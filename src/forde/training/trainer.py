@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from forde.arguments import Input
 from forde.distributed.mesh import ALONE, Mesh, checked_shape, joined
@@ -29,6 +27,7 @@ from forde.random_state import seeded
 from forde.step import Step
 from forde.step.checks import explaining_memory
 from forde.step.records import Precision
+from forde.training.clipping import clip_before_each_step
 from forde.training.configuration import (
     decisive_settings,
     environment,
@@ -39,16 +38,17 @@ from forde.training.feature_feed import of_features
 from forde.training.feed import Feed
 from forde.training.history import History, Record
 from forde.training.loop import Loop
-from forde.training.optimizer import make_optimizer, refuse_nothing_to_train
-from forde.training.options import Batching, Checkpointing, Execution, Reporting
+from forde.training.optimizer import OptimizerFactory, make_optimizer, refuse_nothing_to_train
+from forde.training.options import Batching, Checkpointing, Execution, Optimization, Reporting
 from forde.training.outcome import Outcome
 from forde.training.plain import described
 from forde.training.preparing import available_device, feeds_of, fitted_to, say_what_is_not_trained, training_data
 from forde.training.run_folder import BEST, LAST, RunFolder
 from forde.training.run_log import silent
+from forde.training.schedule import Length, SchedulerFactory, Watched
 from forde.training.settings import Settings, grouped
 from forde.training.signals import StopRequest, stop_requests
-from forde.training.validating import Validator
+from forde.training.validating import HIGHER_IS_BETTER, Validator
 from forde.turns import paused, turn
 
 log = logging.getLogger(__name__)
@@ -67,8 +67,8 @@ def fit(
     epochs: int,
     batch_size: int = 128,
     lr: float | None = None,
-    optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
-    scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+    optimizer: OptimizerFactory | None = None,
+    scheduler: SchedulerFactory | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     precision: Precision = "float32",
@@ -76,6 +76,7 @@ def fit(
     callback: Callable[[Record], None] | None = None,
     run: str | Path | None = None,
     resume: bool = False,
+    optimization: Optimization | None = None,
     validation: Any = None,
     batches: Batching | None = None,
     execution: Execution | None = None,
@@ -98,8 +99,10 @@ def fit(
         lr: learning rate of the default optimizer, SGD with Nesterov momentum 0.9; 0.1 if left out. Weight decay is the
             method's prior.
         optimizer: builds another from the parameters: `lambda p: torch.optim.Adam(p, lr=1e-3)`. The prior still acts.
-        scheduler: builds a scheduler, stepped once per epoch; by default the paper's (constant to half of the epochs,
-            linear to 1 % at 90 %), or the method's own, for the default optimizer and none for another.
+            A function whose argument is called `named_parameters` is given pairs `(name, parameter)` instead.
+        scheduler: builds a scheduler from the optimizer, stepped after each epoch; or from `(optimizer, total_steps)`,
+            stepped after each step. By default the paper's (constant to half of the epochs, linear to 1 % at 90 %), or
+            the method's own, for the default optimizer and none for another.
         seed: fixes the order of the data and any dropout; the members' initialisation has the ensemble's own seed.
             Threads that train at the same time take turns, step by step, so that each draws its own numbers.
         device: where to train; where the members are if left out.
@@ -112,6 +115,7 @@ def fit(
             and SIGHUP finish the step, write a checkpoint and raise `forde.errors.RunInterruptedError`.
         resume: go on with what is in `run`, be that nothing, a checkpoint, or a finished run, which is loaded. All
             settings that decide the result must be as they were; device, engine and memory may be others.
+        optimization: how gradients become steps: `Optimization(clip_norm, scheduler_every)`.
         validation: data to judge the ensemble by after each epoch, the share of `data` to hold out for it (0.2), or
             `Validation(data, monitor, patience, restore_best)`. The ensemble ends as after its best epoch.
         batches: how data become batches: `Batching(drop_last, augmentation, independent)`.
@@ -134,8 +138,8 @@ def fit(
     (2, ['bandwidth', 'disagreement', 'epoch'])
     """
     groups = grouped(
-        shorthands, validation=validation, batches=batches, execution=execution, reporting=reporting,
-        checkpoint=checkpoint,
+        shorthands, optimization=optimization, validation=validation, batches=batches, execution=execution,
+        reporting=reporting, checkpoint=checkpoint,
     )  # fmt: skip
     settings = Settings(
         epochs=epochs, batch_size=batch_size, lr=lr, optimizer=optimizer, scheduler=scheduler, seed=seed,
@@ -265,12 +269,16 @@ def _step(
 def _loop(
     step: Step, feed: Feed, settings: Settings, plan: Plan, *, method: Method, validator: Validator | None
 ) -> Loop:
-    optimizer, scheduler = make_optimizer(
-        step, method, epochs=settings.epochs, lr=settings.lr, optimizer=settings.optimizer,
-        scheduler=settings.scheduler, plan=plan,
+    optimization = settings.optimization
+    watched = None if validator is None else Watched(validator.key, validator.options.monitor in HIGHER_IS_BETTER)
+    optimizer, schedule = make_optimizer(
+        step, method, length=Length(settings.epochs, feed.steps()), lr=settings.lr, optimizer=settings.optimizer,
+        scheduler=settings.scheduler, scheduler_every=optimization.scheduler_every, watched=watched, plan=plan,
     )  # fmt: skip
+    if optimization.clip_norm is not None:
+        clip_before_each_step(optimizer, step.runner, optimization.clip_norm)
     return Loop(
-        step, optimizer, scheduler, feed, seed=settings.seed, independent_data=settings.batches.independent,
+        step, optimizer, schedule, feed, seed=settings.seed, independent_data=settings.batches.independent,
         diagnostics_every=settings.reporting.diagnostics_every, non_finite=settings.execution.non_finite, plan=plan,
         validator=validator,
     )  # fmt: skip
@@ -298,7 +306,7 @@ def _begin(
         return False
     device = loop.ensemble.device
     decisive = decisive_settings(
-        known, method, loop.engine, loop.optimizer, loop.scheduler, about=settings.checkpoint.about, **settings.decisive
+        known, method, loop.engine, loop.optimizer, loop.schedule, about=settings.checkpoint.about, **settings.decisive
     )
     how = settings.how(device, mesh.shape)
     refuse_different_processes({**decisive, "how": described({**how, "device": device.type})}, mesh)
