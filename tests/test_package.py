@@ -97,7 +97,7 @@ LAYERS = [
     {"training"},
     {"evaluation"},
     {"benchmarks"},
-    {"estimators", "experiments"},
+    {"estimators", "experiments", "tuning"},
     {"report"},
     {"__init__"},
     {"commands"},

@@ -309,3 +309,12 @@ def test_auto_differentiates_the_log_probability_of_classes_and_the_output_of_an
         found.append(inspect_step(ensemble.train(), forde.method("forde-identity", output=output), x, y).z)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2]) == (same == "logit")
+
+
+def test_the_recipe_has_the_metrics_between_identity_and_pca() -> None:
+    """`forde` with α is `forde-tuned` with the recipe's other choices."""
+    others = {"output": "auto", "repulsion_weight": 10.0, "repulsion_fraction": 0.25}
+    assert forde.method("forde", alpha=0.3).kernel == forde.method("forde-tuned", alpha=0.3, **others).kernel
+    assert forde.method("forde").kernel == RBF(PCA(), forde.method("forde-pca").kernel.bandwidth)  # type: ignore[union-attr]
+    with pytest.raises(forde.FordeError, match="alpha is 0.3, but tokens have no principal directions"):
+        forde.method("forde", alpha=0.3, of="embeddings")

@@ -8,6 +8,7 @@ as the released code computes it; `bandwidth=Median("sample", halve=True)` is th
 from dataclasses import replace
 
 from forde.arguments import EMBEDDINGS, Of
+from forde.errors import FordeError
 from forde.kernels import PCA, RBF, Bandwidth, Identity, Median, Metric, Tuned
 from forde.methods.base import Method
 from forde.methods.registry import register
@@ -60,12 +61,15 @@ def forde_tuned(
 
 
 @register("forde")
-def forde(*, strength: float = 10.0, output: Scalar = "auto", rank: int | None = None, of: Of = None) -> Method:
+def forde(
+    *, strength: float = 10.0, alpha: float = 1.0, output: Scalar = "auto", rank: int | None = None, of: Of = None
+) -> Method:
     """FoRDE as recommended: log-probability gradients, a quarter of the batch, a strength of one's own choice.
 
     Args:
         strength: the dial from clean to corrupted performance; multiplies the published repulsion. 0 is the deep
             ensemble.
+        alpha: between equal lengthscales (0) and those of the data's principal components (1), as in `forde-tuned`.
         of: as in `InputGradients`. At embeddings members are compared with equal lengthscales, as in `forde-identity`:
             tokens have no principal directions.
 
@@ -79,6 +83,9 @@ def forde(*, strength: float = 10.0, output: Scalar = "auto", rank: int | None =
 
     What it gains and costs: `docs/results.md`.
     """
-    metric = Identity() if of == EMBEDDINGS else PCA(rank=rank)
+    if of == EMBEDDINGS and alpha != 1:
+        raise FordeError(f"alpha is {alpha}, but tokens have no principal directions to mix; leave it out.")
+    between = PCA(rank=rank) if alpha == 1 else Tuned(rank=rank, alpha=alpha)
+    metric = Identity() if of == EMBEDDINGS else between
     base = _forde(metric, output, PER_COLUMN, 1e-24, of)
     return replace(base, repulsion_weight=strength, repulsion_fraction=0.25)

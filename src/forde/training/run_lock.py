@@ -148,8 +148,16 @@ def _holder(path: Path) -> str:
 def _ended(path: Path) -> bool:
     """Whether the process that signed the file ran on this machine and is no more."""
     found = _read(path)
-    process = found.get("process")
-    if found.get("host") != socket.gethostname() or not isinstance(process, int) or process <= 0 or os.name == "nt":
+    return has_ended(found.get("host"), found.get("process"))
+
+
+def has_ended(host: object, process: object) -> bool:
+    """Whether a process of this machine is no more; False where that cannot be known.
+
+    >>> has_ended(socket.gethostname(), os.getpid()), has_ended("elsewhere", 1)
+    (False, False)
+    """
+    if host != socket.gethostname() or not isinstance(process, int) or process <= 0 or os.name == "nt":
         return False
     try:
         os.kill(process, 0)
