@@ -316,5 +316,5 @@ def test_the_recipe_has_the_metrics_between_identity_and_pca() -> None:
     others = {"output": "auto", "repulsion_weight": 10.0, "repulsion_fraction": 0.25}
     assert forde.method("forde", alpha=0.3).kernel == forde.method("forde-tuned", alpha=0.3, **others).kernel
     assert forde.method("forde").kernel == RBF(PCA(), forde.method("forde-pca").kernel.bandwidth)  # type: ignore[union-attr]
-    with pytest.raises(forde.FordeError, match="alpha is 0.3, but tokens have no principal directions"):
+    with pytest.raises(forde.FordeError, match=r"alpha is 0\.3, but tokens have no principal directions"):
         forde.method("forde", alpha=0.3, of="embeddings")
