@@ -24,7 +24,7 @@ from forde.experiments.results import read_result, results_in
 from forde.report.pages import fill_page
 
 OUTPUTS = {
-    "table-cifar10": {"table.md", "table.csv", "table.tex"},
+    "table-cifar10": {"table.md", "ours.md", "table.csv", "table.tex"},
     "table-empcov": {"table.md", "table.csv", "table.tex"},
     "fig-1d": {"figure.png", "figure.svg"},
     "fig-2d": {"figure.png", "figure.svg"},

@@ -63,8 +63,10 @@ def _write_tables(
         if isinstance(output, ScoreTable):
             rows = score_tables.rows_of(groups, None if budget.smoke else output.published)
             caption = caption_of(experiment, list(groups.values()))
-            legend = f"{caption}\n\n{score_tables.LEGEND}"
-            _write(folder / f"table{ending}.md", f"{score_tables.markdown(rows, groups)}\n{legend}\n")
+            for name, beside_paper in [("table", True), *([("ours", False)] if output.published else [])]:
+                table = score_tables.markdown(rows, groups, beside_paper=beside_paper)
+                text = f"{table}\n{caption}\n\n{score_tables.legend(beside_paper=beside_paper)}\n"
+                _write(folder / f"{name}{ending}.md", text)
             _write(folder / f"table{ending}.csv", score_tables.comma_separated(rows, groups))
             _write(folder / f"table{ending}.tex", score_tables.latex(rows, caption))
         if isinstance(output, CostTable):

@@ -17,10 +17,13 @@ SCORES = ("nll", "accuracy", "ece", "cA", "cNLL", "cECE")
 TITLES = {"nll": "NLL", "accuracy": "accuracy %", "ece": "ECE", "cA": "cA %", "cNLL": "cNLL", "cECE": "cECE"}
 PERCENT = {"accuracy", "cA"}
 DIGITS = {"nll": 3, "accuracy": 2, "ece": 4, "cA": 2, "cNLL": 3, "cECE": 4}
-LEGEND = (
+MARKS = (
     "Mean ± standard deviation over seeds. **Bold**: best of the rows with most seeds; †: of these, within one "
-    "standard deviation of the best. Below: the paper's number and the difference, ours − paper's. cA, cNLL and cECE: "
-    "all corruptions of a severity pooled, then the mean of the severities, as in the authors' code."
+    "standard deviation of the best."
+)
+PAPERS = "Below: the paper's number and the difference, ours − paper's."
+POOLED = (
+    "cA, cNLL and cECE: all corruptions of a severity pooled, then the mean of the severities, as in the authors' code."
 )
 
 
@@ -111,27 +114,40 @@ def shown(value: float, name: str, *, signed: bool = False) -> str:
     return f"{scale * value:{'+' if signed else ''}.{DIGITS[name]}f}"
 
 
-def markdown(rows: Rows, groups: Mapping[str, Group]) -> str:
-    """A table for people."""
+def legend(*, beside_paper: bool) -> str:
+    """What the signs in a table mean.
+
+    >>> "the paper's number" in legend(beside_paper=False)
+    False
+    """
+    return " ".join([MARKS, PAPERS, POOLED] if beside_paper else [MARKS, POOLED])
+
+
+def markdown(rows: Rows, groups: Mapping[str, Group], *, beside_paper: bool) -> str:
+    """A table for people.
+
+    Args:
+        beside_paper: whether the paper's numbers, and the differences, stand below ours.
+    """
     columns = columns_of(rows)
     lines = [
         f"| method | {' | '.join(TITLES[name] for name in columns)} | seeds |",
         "|---" + "|---:" * (len(columns) + 1) + "|",
     ]
     for label, own in rows.items():
-        cells = [_in_markdown(own[name], name) for name in columns]
+        cells = [_in_markdown(own[name], name, beside_paper=beside_paper) for name in columns]
         lines.append(f"| {label} | {' | '.join(cells)} | {len(groups[label].results)} |")
     return "\n".join(lines) + "\n"
 
 
-def _in_markdown(entry: Entry | None, name: str) -> str:
+def _in_markdown(entry: Entry | None, name: str, *, beside_paper: bool) -> str:
     if entry is None:
         return "–"
     text = shown(entry.ours.mean, name)
     text = f"**{text}**" if entry.best else text
     text += f" ± {shown(entry.ours.std, name)}" if entry.ours.std is not None else ""
     text += " †" if entry.near else ""
-    if entry.paper is None or entry.difference is None:
+    if not beside_paper or entry.paper is None or entry.difference is None:
         return text
     return f"{text}<br>{shown(entry.paper, name)} ({shown(entry.difference, name, signed=True)})"
 
