@@ -20,8 +20,8 @@ IN_OUTPUTS = (
     Mistake(
         "weights-of-ignored-labels-counted",
         "likelihoods/classification.py",
-        "weights[own] * counts",
-        "weights[own]",
+        "weights[torch.where(counts, y, 0).long()] * counts",
+        "weights[torch.where(counts, y, 0).long()]",
         (NEW_TASKS,),
     ),
     Mistake(

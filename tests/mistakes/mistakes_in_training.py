@@ -18,8 +18,8 @@ IN_TRAINING = (
     Mistake(
         "learning-rate-recorded-is-the-first",
         "training/loop.py",
-        'self.optimizer.param_groups[0]["lr"]',
-        'self.optimizer.defaults["lr"]',
+        'self.lr = float(self.optimizer.param_groups[0]["lr"])',
+        'self.lr = float(self.optimizer.defaults["lr"])',
         (f"{TRAINING}::TestOptimizer",),
     ),
     Mistake(

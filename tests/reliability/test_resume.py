@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -176,12 +177,13 @@ class TestFolder:
         run = tmp_path / "runs" / "a"
         history = train(run, diagnostics_every=0)
         names = {path.name for path in run.iterdir()}
-        assert names == {"config.json", "sessions.jsonl", "metrics.jsonl", "log.txt", "ensemble"}
+        assert names == {"config.json", "sessions.jsonl", "metrics.jsonl", "log.txt", "outcome.json", "ensemble"}
         config = json.loads((run / "config.json").read_text())
         assert config["training"]["method"]["name"] == "forde-pca" and config["training"]["optimizer"]["lr"] == 0.1
         assert config["ensemble"]["n_members"] == 2 and config["data"]["size"] == len(data()[1])
         session = json.loads((run / "sessions.jsonl").read_text())
         assert session["torch"] == torch.__version__ and session["git"] is None
+        assert session["command"].startswith(Path(sys.argv[0]).name)
         assert [record["epoch"] for record in metrics(run)] == [0.0, 1.0, 2.0]
         assert "finished" in (run / "log.txt").read_text()
         loaded = forde.Ensemble.load(run / "ensemble", network)

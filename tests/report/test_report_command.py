@@ -95,3 +95,13 @@ def test_a_missing_library_is_named(runs: Path, tmp_path: Path, monkeypatch: pyt
 def test_help_has_an_example() -> None:
     for command in ("evaluate", "report"):
         assert "Example: forde" in CliRunner().invoke(app, [command, "--help"]).output
+
+
+def test_commands_that_make_it_again(runs: Path, tmp_path: Path) -> None:
+    from forde.report.page.commands import reproducing_commands
+    from forde.report.page.runs import read_runs
+
+    (run,) = read_runs([runs / "c"])
+    assert reproducing_commands(run) == [f"forde evaluate {runs / 'c'} --corruptions all --severities 2,4"]
+    run.sessions[0]["command"] = "forde train --data 'my data'"
+    assert reproducing_commands(run)[0] == "forde train --data 'my data'"

@@ -29,7 +29,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -168,12 +168,12 @@ def _member(
             part, labels = x[:n].clone().requires_grad_(forde), y[:n]
             start = dict(_all_buffers(member))
             with WholeBatchStatistics(member) as statistics, moving(member, start):
-                output = member(inputs.clone())
+                output = _logits(member(inputs.clone()))
             with statistics.replayed(), moving(member, start, keep=False):
-                compared = member(part.clone())
+                compared = _logits(member(part.clone()))
         else:
             part, labels = inputs, y
-            output = compared = member(inputs.clone())
+            output = compared = _logits(member(inputs.clone()))
     loss = nn.functional.cross_entropy(output, y)
     zero = loss.new_zeros(())
     if not interact:
@@ -187,6 +187,12 @@ def _member(
     (J,) = torch.autograd.grad(values[torch.arange(len(labels)), labels].sum(), part, create_graph=True)
     J = J.flatten(1)
     return loss, zero, J / (J.square().sum(-1, keepdim=True) + 1e-24).sqrt()
+
+
+def _logits(output: Any) -> Tensor:
+    """A network may put its logits under that name."""
+    found: Tensor = output if isinstance(output, Tensor) else output["logits"]
+    return found
 
 
 def _cauchy(output: Tensor, recipe: Recipe) -> Tensor:

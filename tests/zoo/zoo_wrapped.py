@@ -92,5 +92,5 @@ add(
     needs="transformers",
     method="function-rde",
 )
-add("ViT of Hugging Face as it is", vit(), floats(2, 4, 4), needs="transformers", refused=True)
+add("ViT of Hugging Face as it is", vit(), floats(2, 4, 4), needs="transformers")
 add("BERT of Hugging Face", lambda: Logits(bert()), tokens(5, 11), needs="transformers", method="function-rde")

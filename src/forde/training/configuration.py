@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -251,4 +254,16 @@ def environment(ensemble: Ensemble, engine: object) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "engine": type(engine).__name__,
         "git": git_state(),
+        "command": command(sys.argv),
     }
+
+
+def command(arguments: Sequence[str]) -> str:
+    """How this process was started, as one would type it: a program's name and its arguments.
+
+    >>> command(["/bin/forde", "train", "--data", "my data"])
+    "forde train --data 'my data'"
+    """
+    program = Path(arguments[0]) if arguments else Path()
+    name = "forde" if program.parts[-2:] == ("forde", "__main__.py") else program.name  # python -m forde
+    return shlex.join([name, *arguments[1:]])

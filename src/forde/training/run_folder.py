@@ -1,7 +1,7 @@
 """The folder of a run: what it was started with, how it went, where to go on, and what came out.
 
 config.json        settings that decide the result, which a resumed run must share, and how it is carried out
-sessions.jsonl     one line for each start: time, versions, device, state of the git repository
+sessions.jsonl     one line for each start: time, command, versions, device, state of the git repository
 metrics.jsonl      one line per epoch
 log.txt            what forde had to say
 lock.json          while a process trains in it: which one
@@ -267,8 +267,8 @@ class RunFolder:
         scheduler = None if loop.schedule is None else loop.schedule.scheduler
         scale_learning_rate(loop.optimizer, scheduler, SMALLER ** (count - loop.roll_backs))
         loop.roll_backs = count
-        lr = float(loop.optimizer.param_groups[0]["lr"])
-        log.warning("back to epoch %d, step %d with lr %.3g: %s", loop.epoch, loop.step, lr, error)
+        loop.lr = float(loop.optimizer.param_groups[0]["lr"])  # that of the epoch's record
+        log.warning("back to epoch %d, step %d with lr %.3g: %s", loop.epoch, loop.step, loop.lr, error)
         self._write_metrics(loop)
 
     def keep(self, ensemble: Ensemble, name: str) -> None:

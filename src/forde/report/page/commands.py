@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import shlex
 
+from forde.corruptions import NAMES
+from forde.evaluation.runs.cells import ALL
+from forde.evaluation.runs.table_shifts import SHIFTS
 from forde.report.page.runs import EvaluatedRun
+
+TRAIN = "forde train "
 
 
 def reproducing_commands(run: EvaluatedRun) -> list[str]:
@@ -12,8 +17,10 @@ def reproducing_commands(run: EvaluatedRun) -> list[str]:
     settings = run.scores.result.settings
     evaluate = ["forde", "evaluate", str(run.folder)]
     if settings.get("corruptions"):
-        evaluate += ["--corruptions", ",".join(settings["corruptions"])]
+        names = list(settings["corruptions"])
+        evaluate += ["--corruptions", ALL if set(names) in (set(NAMES), set(SHIFTS)) else ",".join(names)]
         evaluate += ["--severities", ",".join(map(str, settings["severities"]))]
     if run.scores.foreign is not None:
         evaluate += ["--foreign", run.scores.foreign["name"]]
-    return [shlex.join(evaluate)]
+    started = str(run.sessions[0].get("command", "")) if run.sessions else ""
+    return [*([started] if started.startswith(TRAIN) else []), shlex.join(evaluate)]

@@ -64,16 +64,18 @@ def number(value: float | None, digits: int = 3) -> str:
 
     >>> number(0.98765), number(1234.5), number(0.000012), number(None), number(0.0)
     ('0.988', '1,234', '1.2e-05', '–', '0')
+    >>> number(-0.0148)
+    '−0.0148'
     """
     if value is None or not math.isfinite(value):
         return "–"
-    if value == 0:
-        return "0"
-    if abs(value) >= 1000:
+    if value <= 0:
+        return f"−{number(-value, digits)}" if value else "0"
+    if value >= 1000:
         return f"{value:,.0f}"
-    if abs(value) < 1e-4:
+    if value < 1e-4:
         return f"{value:.{digits - 1}g}"
-    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
+    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(value)))}f}"
 
 
 def percent(value: float, digits: int = 1) -> str:

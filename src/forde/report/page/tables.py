@@ -154,13 +154,13 @@ def settings_table(runs: Sequence[EvaluatedRun]) -> Table:
 
 def _settings(run: EvaluatedRun) -> dict[str, str]:
     training, recipe = run.settings.get("training", {}), run.recipe
-    optimizer, data = training.get("optimizer", {}), run.scores.data
+    optimizer, data, how = training.get("optimizer", {}), run.scores.data, training.get("method", {})
     found: dict[str, Any] = {
         "method": run.method,
         "members": run.scores.cost["members"],
         "network": recipe.get("model"),
         "hidden layers": ", ".join(map(str, recipe.get("hidden", []))) if recipe.get("model") == "mlp" else None,
-        "repulsion weight": training.get("method", {}).get("repulsion_weight"),
+        "repulsion weight": how.get("repulsion_weight") if how.get("kernel") else None,
         "epochs": training.get("epochs"),
         "batch size": training.get("batch_size"),
         "optimizer": optimizer.get("type"),

@@ -49,7 +49,8 @@ def _histogram(place: int, name: str, kinds: dict[str, Tensor], most: float, run
         chart(rows)
         .mark_area(interpolate="step-after", fillOpacity=0.3, line=True)
         .encode(
-            x=alt.X("from:Q", title=f"Epistemic uncertainty ({unit})", scale=alt.Scale(domain=[0, most], nice=False)),
+            x=alt.X("from:Q", title=f"Epistemic uncertainty ({unit})", scale=alt.Scale(domain=[0, most], nice=False),
+                    axis=alt.Axis(tickCount=10)),
             # A root shows rare, uncertain samples beside the many that are certain.
             y=alt.Y("share:Q", stack=None, title="Share of samples (root scale)", axis=alt.Axis(format="%"),
                     scale=alt.Scale(type="sqrt")),
@@ -97,7 +98,8 @@ def _risk(runs: Sequence[EvaluatedRun], kind: str, pairs: dict[str, tuple[Tensor
         rows += [{"run": name, "coverage": float(found.coverage[i]), "risk": float(risk[i])} for i in chosen]
         half, full = risk[max(1, round(0.8 * n)) - 1], risk[-1]
         words = (percent(float(half)), percent(float(full))) if classes else (number(float(half)), number(float(full)))
-        spoken.append(f"{name} errs {words[0]} on the most certain 80 % and {words[1]} on all")
+        verb = "errs" if classes else "has an RMSE of"
+        spoken.append(f"{name} {verb} {words[0]} on the most certain 80 % and {words[1]} on all")
     names = [run.name for run in runs]
     axis = alt.Axis(format="%") if classes else alt.Axis()
     drawn = (
