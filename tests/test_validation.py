@@ -103,6 +103,35 @@ class TestMeasures:
         whole, _ = train(epochs=3, engine=engine, validation=HELD, restore_best=False)
         assert history["validation_nll"] == pytest.approx(whole["validation_nll"], rel=1e-9)
 
+    def test_by_measures_of_ones_own(self) -> None:
+        history, ensemble = train(
+            validation=forde.Validation(
+                HELD, monitor="worst", measures=lambda outputs, y: {"worst": float(outputs.logsumexp(-1).max())}
+            )
+        )
+        assert history.best_epoch == int(np.argmin(history["validation_worst"]))
+        with torch.no_grad():
+            found = ensemble(HELD[0]).logsumexp(-1).max()
+        assert float(found) == pytest.approx(min(history["validation_worst"]), rel=1e-6)
+        with pytest.raises(forde.FordeError, match="unknown quantity 'validation_nll'"):
+            history["validation_nll"]
+
+    def test_every_few_epochs_and_after_the_last(self) -> None:
+        each, _ = train(validation=HELD, epochs=8)
+        some, _ = train(validation=forde.Validation(HELD, every=3, patience=100), epochs=8)
+        nll = [value if epoch in (2, 5, 7) else math.nan for epoch, value in enumerate(each["validation_nll"])]
+        assert some["validation_nll"] == pytest.approx(nll, nan_ok=True)
+        with pytest.raises(forde.FordeError, match="every"):
+            forde.Validation(HELD, every=0)
+
+    def test_a_scheduler_that_follows_it_waits_for_the_next_value(self) -> None:
+        def factory(optimizer: torch.optim.Optimizer) -> Any:
+            return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=1e9)
+
+        options = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.1), "scheduler": factory, "epochs": 7, "lr": None}
+        history, _ = train(validation=forde.Validation(HELD, every=2), **options)
+        assert history["lr"] == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025, 0.025, 0.0125])
+
 
 class TestStopping:
     def test_when_nothing_gets_better_any_more(self) -> None:
@@ -116,6 +145,11 @@ class TestStopping:
         assert len(history) < 40 and history.stopped is not None and "2 epochs ago" in history.stopped
         assert torch.equal(weights(ensemble), seen[history.best_epoch])
         assert not torch.equal(weights(ensemble), seen[-1])
+
+    def test_patience_counts_epochs_also_where_only_some_are_measured(self) -> None:
+        history, _ = train(validation=forde.Validation(HELD, every=3, patience=5), epochs=60)
+        assert history.best_epoch is not None and history.best_epoch % 3 == 2
+        assert len(history) - 1 - history.best_epoch == 6
 
     def test_without_patience_all_epochs_are_run(self) -> None:
         history, _ = train(validation=HELD)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trying import Mistake
 
 ESTIMATORS = "tests/test_estimators.py"
+CALIBRATION = "tests/estimators/test_calibration.py"
 OPTIONS = "tests/test_train_options.py::test_every_option_reaches_the_run"
 CLASSIFICATION = "tests/evaluation/test_classification_metrics.py"
 REGRESSION = "tests/evaluation/test_regression_metrics.py"
@@ -12,66 +13,87 @@ REGRESSION = "tests/evaluation/test_regression_metrics.py"
 ELSEWHERE = (
     Mistake(
         "weight-decay-of-an-estimator-ignored",
-        "estimators.py",
+        "estimators/base.py",
         '{"weight_decay": self.weight_decay, **(self.method_options or {})}',
         "(self.method_options or {})",
         (f"{ESTIMATORS}::test_every_option_of_training_reaches_it",),
     ),
     Mistake(
         "options-of-an-estimators-method-overruled",
-        "estimators.py",
+        "estimators/base.py",
         '{"weight_decay": self.weight_decay, **(self.method_options or {})}',
         '{**(self.method_options or {}), "weight_decay": self.weight_decay}',
         (f"{ESTIMATORS}::test_options_of_the_method_come_before_those_of_the_estimator",),
     ),
     Mistake(
         "learning-rate-of-an-estimator-ignored",
-        "estimators.py",
-        "Adam(parameters, lr=self.lr)",
+        "estimators/training.py",
+        "Adam(parameters, lr=lr)",
         "Adam(parameters)",
         (f"{ESTIMATORS}::test_every_option_of_training_reaches_it",),
     ),
     Mistake(
         "estimator-without-a-schedule",
-        "estimators.py",
-        "method_factor(method, self.epochs, self.lr)",
+        "estimators/training.py",
+        "method_factor(options.method, options.epochs, options.lr)",
         "lambda epoch: 1.0",
         (f"{ESTIMATORS}::test_every_option_of_training_reaches_it",),
     ),
     Mistake(
         "batch-norm-of-an-estimator-ignored",
-        "estimators.py",
+        "estimators/base.py",
         "n_outputs, batch_norm=self.batch_norm",
         "n_outputs",
         (f"{ESTIMATORS}::test_every_option_of_training_reaches_it",),
     ),
     Mistake(
         "order-of-an-estimator-not-from-its-random-state",
-        "estimators.py",
-        "seed=seed,\n            device",
-        "seed=0,\n            device",
+        "estimators/training.py",
+        "seed=options.seed,\n        device",
+        "seed=0,\n        device",
         (f"{ESTIMATORS}::test_random_state_decides_the_start_and_the_order",),
     ),
     Mistake(
         "start-of-an-estimator-not-from-its-random-state",
-        "estimators.py",
-        "self.n_estimators, seed=seed",
-        "self.n_estimators, seed=0",
+        "estimators/training.py",
+        "options.n_members, seed=options.seed",
+        "options.n_members, seed=0",
         (f"{ESTIMATORS}::test_random_state_decides_the_start_and_the_order",),
     ),
     Mistake(
         "estimator-kept-in-float32",
-        "estimators.py",
+        "estimators/training.py",
         'ensemble.to(device="cpu", dtype=torch.float64)',
         'ensemble.to(device="cpu")',
         (f"{ESTIMATORS}::test_a_row_predicts_the_same_alone_as_in_a_batch",),
     ),
     Mistake(
         "noise-and-disagreement-swapped",
-        "estimators.py",
+        "estimators/classifier.py",
         "prediction.aleatoric.numpy(), prediction.epistemic.numpy()",
         "prediction.epistemic.numpy(), prediction.aleatoric.numpy()",
         (f"{ESTIMATORS}::test_uncertainty_of_a_classifier_adds_up_and_grows_away_from_the_data",),
+    ),
+    Mistake(
+        "rows-judged-by-members-that-have-seen-them",
+        "estimators/left_out.py",
+        "judged, unseen[judged].float())",
+        "judged, 1.0 - unseen[judged].float())",
+        (f"{CALIBRATION}::test_each_row_is_judged_by_the_members_that_were_not_trained_on_it",),
+    ),
+    Mistake(
+        "members-trained-on-what-they-leave-out",
+        "estimators/training.py",
+        "weights = of_rows[rows.trained, None] * rows.seen",
+        "weights = of_rows[rows.trained, None] * torch.ones_like(rows.seen)",
+        (f"{CALIBRATION}::test_members_do_not_see_what_they_leave_out",),
+    ),
+    Mistake(
+        "noise-scale-not-used",
+        "estimators/regressor.py",
+        "with_noise_scale(self._outputs(X), torch.from_numpy(np.squeeze(self.noise_scale_)))",
+        "self._outputs(X)",
+        (f"{CALIBRATION}::test_intervals_cover_where_members_overfit",),
     ),
     Mistake(
         "gradient-distance-of-uneven-batches",

@@ -141,7 +141,7 @@ class Loop:
             of = None if space is None else space.gradients_of
             record.update(probe(self.ensemble, x[:PROBE_SIZE], y[:PROBE_SIZE], of=of, at_once=at_once))
         record.update(self.plan.after_epoch(self.epoch))
-        if self.validator is not None:
+        if self.validator is not None and self.validator.is_due(self.epoch, last=last):
             record.update(self.validator.measure())
             self.stopped = self.validator.note(self.epoch, record)
         record["seconds"] = before + time.perf_counter() - started

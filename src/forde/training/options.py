@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from torch import Tensor
 
 from forde.distributed.mesh import Shape
 from forde.errors import FordeError, number_from_0, unknown_name, whole_number
@@ -70,8 +72,14 @@ class Validation:
     """Stop once so many epochs in a row were no better than the best one; None for never."""
     restore_best: bool = True
     """Let the ensemble end as it was after its best epoch, and not after the last one."""
+    every: int = 1
+    """Measure after every so many epochs, and after the last one."""
+    measures: Callable[[Tensor, Tensor], Mapping[str, float]] | None = None
+    """What is measured in place of forde's metrics, from outputs `[M, N, ...]` and targets `[N, ...]`. Less is
+    better of the one that `monitor` names, unless that is accuracy."""
 
     def __post_init__(self) -> None:
+        whole_number("every", self.every, at_least=1)
         if self.patience is not None:
             whole_number("patience", self.patience, at_least=1)
         if self.data is None:

@@ -94,7 +94,7 @@ class Schedule:
             return
         if self.monitor is None:
             self.scheduler.step()
-        else:
+        elif self.monitor in record:  # it is not measured after each epoch
             self.scheduler.step(record[self.monitor])  # type: ignore[arg-type]
 
 

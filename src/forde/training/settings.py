@@ -19,6 +19,7 @@ from forde.training.image_feed import Augmentation
 from forde.training.numerics import NonFinite
 from forde.training.optimizer import OptimizerFactory
 from forde.training.options import Batching, Checkpointing, Execution, Optimization, Reporting, Validation
+from forde.training.plain import described
 from forde.training.schedule import SchedulerFactory
 from forde.training.writers import Writer
 
@@ -185,10 +186,12 @@ class Settings:
         """Without the data; a share of the training data is a number that counts."""
         if self.validation is None:
             return None
-        share = self.validation.data if isinstance(self.validation.data, float) else None
+        given = self.validation
+        share = given.data if isinstance(given.data, float) else None
+        measures = {} if given.measures is None else {"measures": described(given.measures)}
         return {
-            "share": share, "monitor": self.validation.monitor, "patience": self.validation.patience,
-            "restore_best": self.validation.restore_best,
+            "share": share, "monitor": given.monitor, "patience": given.patience, "restore_best": given.restore_best,
+            **({} if given.every == 1 else {"every": given.every}), **measures,
         }  # fmt: skip
 
     def how(self, device: torch.device, shape: Shape) -> dict[str, Any]:

@@ -117,7 +117,8 @@ def fit(
             settings that decide the result must be as they were; device, engine and memory may be others.
         optimization: how gradients become steps: `Optimization(clip_norm, scheduler_every)`.
         validation: data to judge the ensemble by after each epoch, the share of `data` to hold out for it (0.2), or
-            `Validation(data, monitor, patience, restore_best)`. The ensemble ends as after its best epoch.
+            `Validation(data, monitor, patience, restore_best, every, measures)`. The ensemble ends as after its best
+            epoch.
         batches: how data become batches: `Batching(drop_last, augmentation, independent)`.
         execution: how steps are carried out: `Execution(memory, mesh, non_finite)`.
         reporting: what is measured and shown: `Reporting(progress, diagnostics_every, writers)`.
@@ -351,7 +352,8 @@ def _run_epochs(
                     raise
                 folder.roll_back(loop, error)
                 continue
-            watched = "" if loop.validator is None else f"  {loop.validator.key} {record[loop.validator.key]:.4f}"
+            key = None if loop.validator is None else loop.validator.key
+            watched = f"  {key} {record[key]:.4f}" if key in record else ""
             advance(f"loss {record['loss']:.3f}  repulsion {record['repulsion']:+.4f}{watched}")
             if folder is not None:
                 folder.after_epoch(loop, record, request)

@@ -93,6 +93,10 @@ class Validator:
         if self.options.monitor not in measured:
             raise unknown_name("monitor", self.options.monitor, measured)
 
+    def is_due(self, epoch: int, *, last: bool) -> bool:
+        """Whether the ensemble is measured after this epoch."""
+        return last or (epoch + 1) % self.options.every == 0
+
     def measure(self) -> Record:
         """`validation_...` of the ensemble as it is now; no random number is drawn and nothing moves."""
         return self._first(lambda: {PREFIX + name: value for name, value in self._measured().items()})
@@ -107,7 +111,7 @@ class Validator:
                     name: tensor.to("cpu", copy=True) for name, tensor in self.ensemble.member_tensors().items()
                 }
             return None
-        self.since_best += 1
+        self.since_best = epoch + 1 if self.best_epoch is None else epoch - self.best_epoch
         patience = self.options.patience
         if patience is None or self.since_best < patience:
             return None
@@ -154,7 +158,9 @@ class Validator:
                     break
         if not outputs:
             raise FordeError("the validation data is empty; pass at least one sample.")
-        return scored(self.ensemble, torch.cat(outputs, dim=1), torch.cat(targets))
+        together, y = torch.cat(outputs, dim=1), torch.cat(targets)
+        own = self.options.measures
+        return scored(self.ensemble, together, y) if own is None else dict(own(together, y))
 
     def _batches(self) -> Iterator[tuple[Input, Tensor]]:
         """Arguments on the members' device, and targets."""

@@ -1,0 +1,149 @@
+"""Regression of one or more numbers on rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from forde.errors import FordeError
+from forde.estimators.base import Array, NetworkFactory, TabularEnsemble, row_weights
+from forde.estimators.calibration import with_noise_scale
+from forde.estimators.uncertainty import Uncertainty
+from forde.likelihoods import LearnedNoiseRegression, Regression
+from forde.methods import Method
+from forde.prediction import RegressionPrediction
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class FordeRegressor(RegressorMixin, TabularEnsemble):
+    """Predict one or more numbers for the rows of a table with a repulsive ensemble, and their standard deviations.
+
+    Args and attributes are those of `FordeClassifier`, without `classes_` and
+    `temperature_`, and:
+
+    Args:
+        noise: `"learned"`: each member predicts a variance for each row and target, the σ² of a Gaussian likelihood;
+            or the known standard deviation of the noise, in units of a single target.
+
+    Attributes:
+        noise_scale_: by which members' noise variances are multiplied, 1 without calibration `[]` or `[K]`;
+            `ensemble_` itself knows nothing of it.
+        target_mean_, target_scale_: by which targets were standardised, `[]` or `[K]`.
+
+    >>> X = np.linspace(-1, 1, 80).reshape(-1, 2)
+    >>> regressor = FordeRegressor(n_estimators=3, random_state=0).fit(X, 10 + X[:, 0])
+    >>> mean, std = regressor.predict(X[:5], return_std=True)
+    >>> mean.shape, std.shape, bool(abs(regressor.predict(X).mean() - 10) < 0.1)
+    ((5,), (5,), True)
+    """
+
+    def __init__(
+        self,
+        n_estimators: int = 10,
+        *,
+        method: str | Method = "forde-pca",
+        method_options: Mapping[str, Any] | None = None,
+        noise: float | Literal["learned"] = "learned",
+        hidden: Sequence[int] = (64,),
+        batch_norm: bool = False,
+        network: NetworkFactory | None = None,
+        epochs: int = 50,
+        batch_size: int = 64,
+        lr: float = 1e-2,
+        weight_decay: float = 2e-2,
+        device: str | torch.device | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        calibration: Literal["auto", "out-of-fold", "holdout"] | None = "auto",
+        validation_fraction: float = 0.1,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            n_estimators,
+            method=method,
+            method_options=method_options,
+            hidden=hidden,
+            batch_norm=batch_norm,
+            network=network,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            weight_decay=weight_decay,
+            device=device,
+            random_state=random_state,
+            calibration=calibration,
+            validation_fraction=validation_fraction,
+            verbose=verbose,
+        )
+        self.noise = noise
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on rows `[N, D]` (array, nested list or data frame) and targets `[N]` or `[N, K]`.
+
+        Args:
+            sample_weight: how much each row counts `[N]`, all the same if left out.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2, multi_output=True, y_numeric=True)
+        y, weights = y.astype(np.float64), row_weights(sample_weight, X)
+        scaler = StandardScaler().fit(y.reshape(len(y), -1), sample_weight=weights)
+        self.target_mean_ = scaler.mean_.reshape(y.shape[1:])
+        self.target_scale_ = scaler.scale_.reshape(y.shape[1:])
+        likelihood = self._likelihood()
+        scale = self._train(
+            X,
+            (y - self.target_mean_) / self.target_scale_,
+            weights,
+            likelihood=likelihood,
+            n_outputs=self.target_mean_.size * likelihood.outputs_per_target,
+        )
+        found = np.ones(self.target_mean_.size) if scale is None else scale.numpy()
+        self.noise_scale_ = found.reshape(self.target_mean_.shape)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Mean of the members' means, shaped as the targets were; and, where asked for, the standard deviation.
+
+        std = √((1/M) Σ_m σ_m² + (1/M) Σ_m (μ_m − μ̄)²): noise and disagreement together, in units of the target.
+        """
+        prediction = self._in_units(X)
+        mean = self._shaped(prediction.mean)
+        return (mean, self._shaped(prediction.std)) if return_std else mean
+
+    def predict_uncertainty(self, X: Any) -> Uncertainty:
+        """Variances of each row and target, split into noise and disagreement; `total` is the square of the std."""
+        prediction = self._in_units(X)
+        return Uncertainty(*map(self._shaped, (prediction.total, prediction.aleatoric, prediction.epistemic)))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _likelihood(self) -> Regression | LearnedNoiseRegression:
+        if self.noise == "learned":
+            return LearnedNoiseRegression()
+        if not isinstance(self.noise, Real) or not self.noise > 0:
+            raise FordeError(f"noise is {self.noise!r}, but 'learned' or a positive standard deviation was expected.")
+        if self.target_scale_.size > 1:
+            raise FordeError(
+                f"noise is {self.noise}, but a fixed noise fits a single target and y has {self.target_scale_.size}; "
+                "use noise='learned' or one regressor per target."
+            )
+        return Regression(noise=float(self.noise / self.target_scale_.item()))
+
+    def _in_units(self, X: Any) -> RegressionPrediction:
+        """The prediction in units of the targets; a single target has no axis of its own, whatever shape it came in."""
+        prediction = with_noise_scale(self._outputs(X), torch.from_numpy(np.squeeze(self.noise_scale_)))
+        return prediction.rescaled(np.squeeze(self.target_mean_), np.squeeze(self.target_scale_))
+
+    def _shaped(self, values: Tensor) -> Array:
+        return values.numpy().reshape(-1, *self.target_mean_.shape)

@@ -1,0 +1,113 @@
+"""Training an ensemble on the rows of a table, and what is decided on rows that members have not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from forde.ensemble import Ensemble
+from forde.estimators.calibration import Calibrated, as_measures, calibrated_for
+from forde.estimators.left_out import LeftOut
+from forde.likelihoods import Likelihood, Weighted
+from forde.methods import Method
+from forde.training import Batching, History, Reporting, Validation, fit
+from forde.training.schedule import method_factor
+
+Array = NDArray[Any]
+
+DIAGNOSED_EPOCHS = 10
+"""Disagreement of the members is measured about this often: on a small table it costs as much as an epoch."""
+JUDGED_EPOCHS = 25
+"""Members are judged about this often: each time costs about as much as a step."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an ensemble is trained, as the estimators are asked for it."""
+
+    n_members: int
+    method: Method
+    epochs: int
+    batch_size: int
+    lr: float
+    seed: int
+    device: str | torch.device | None
+    verbose: bool
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training comes to."""
+
+    ensemble: Ensemble
+    """In float64 on the CPU."""
+    history: History
+    n_epochs: int
+    """After which the ensemble was best, or all."""
+    calibrated: Calibrated | None
+
+
+def train(
+    X: Array,
+    y: Array,
+    row_weights: Array | None,
+    *,
+    make_network: Callable[[], nn.Module],
+    likelihood: Likelihood,
+    rows: LeftOut,
+    options: Options,
+) -> Trained:
+    """Train on standardised rows `[N, D]` and targets ready for the likelihood, weighted by `row_weights` `[N]`."""
+    inputs, targets = torch.from_numpy(X), torch.from_numpy(y)
+    of_rows = torch.ones(len(y)) if row_weights is None else torch.from_numpy(row_weights)
+    weights = of_rows[rows.trained, None] * rows.seen
+    trained_on, trained_y = likelihood, targets[rows.trained]
+    if row_weights is not None or len(rows.judged):
+        # Rows that a member sees weigh 1 on the mean, so that its loss is on the scale of prior and repulsion.
+        trained_on, trained_y = Weighted.pack(likelihood, trained_y, weights / weights.mean(0))
+    ensemble = Ensemble(make_network, options.n_members, seed=options.seed, likelihood=trained_on)
+    held = None
+    if len(rows.judged):
+        judges, held_y = Weighted.pack(likelihood, targets[rows.judged], of_rows[rows.judged, None] * rows.by)
+        held = inputs[rows.judged], held_y
+    history = fit(
+        ensemble,
+        options.method,
+        (inputs[rows.trained], trained_y),
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        optimizer=partial(_optimizer, lr=options.lr),
+        scheduler=lambda optimizer: LambdaLR(optimizer, method_factor(options.method, options.epochs, options.lr)),
+        seed=options.seed,
+        device=options.device,
+        validation=None if held is None else _judging(judges, held, options.epochs),
+        # Every row of a small table counts, but BatchNorm cannot normalise a batch of one.
+        batches=Batching(drop_last=options.batch_size > 1 and len(rows.trained) % options.batch_size == 1),
+        reporting=Reporting(progress=options.verbose, diagnostics_every=max(1, options.epochs // DIAGNOSED_EPOCHS)),
+    )
+    ensemble.likelihood = likelihood
+    ensemble.to(device="cpu", dtype=torch.float64)
+    # The method as asked for: its fitted copy holds tensors on the training device.
+    history = replace(history, method=options.method)
+    if held is None or history.best_epoch is None:
+        return Trained(ensemble, history, len(history), None)
+    _, y_held, by = judges.unpack(held[1], slice(0, options.n_members))
+    found = calibrated_for(likelihood, ensemble.predict(held[0]), y_held, by)
+    return Trained(ensemble, history, history.best_epoch + 1, found)
+
+
+def _judging(judges: Weighted, held: tuple[Tensor, Tensor], epochs: int) -> Validation:
+    """Judge the members by how well they could predict the rows that they have not seen, if calibrated."""
+    every = max(1, epochs // JUDGED_EPOCHS)
+    return Validation(held, monitor="calibrated_nll", every=every, measures=partial(as_measures, judges))
+
+
+def _optimizer(parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=lr)

@@ -1,0 +1,195 @@
+"""Calibration on rows that members have not seen: who sees what, what is fitted, and what it is good for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from sklearn.datasets import make_classification
+from sklearn.metrics import log_loss
+
+from forde import FordeClassifier, FordeError, FordeRegressor, Method, method
+from forde.estimators.calibration import calibrated
+from forde.estimators.left_out import chosen, left_out
+from forde.metrics.regression import gaussian_mixture_nll, interval_coverage
+from forde.prediction import ClassificationPrediction, RegressionPrediction
+
+QUICK: dict[str, Any] = {"hidden": (32,), "batch_size": 32, "method": "deep-ensemble", "random_state": 0}
+BOTH = pytest.mark.parametrize("estimator", [FordeClassifier, FordeRegressor])
+
+
+def line(n: int, columns: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """One column counts; the noise is as large as the signal."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, columns))
+    return X, X[:, 0] + rng.normal(size=n)
+
+
+class TestLeftOut:
+    @pytest.mark.parametrize("members", [1, 3, 5, 10, 12])
+    def test_each_row_is_judged_by_the_members_that_were_not_trained_on_it(self, members: int) -> None:
+        rows = left_out("out-of-fold", 53, members, share=0.1, seed=1, labels=None)
+        assert np.array_equal(rows.trained, np.arange(53))
+        assert torch.equal(rows.seen[rows.judged], 1 - rows.by)
+        assert set(rows.seen.sum(0).tolist()) <= {42.0, 43.0}, "each member leaves out a fifth"
+        assert len(rows.judged) == 53 if members >= 5 else 0 < len(rows.judged) < 53
+        assert bool((rows.by.sum(1) >= 1).all())
+
+    def test_classes_are_in_all_folds_alike(self) -> None:
+        labels = np.repeat([0, 1], [90, 10])
+        rows = left_out("out-of-fold", 100, 5, share=0.1, seed=0, labels=labels)
+        assert (rows.seen[torch.from_numpy(labels == 1)].sum(0) == 8).all()
+
+    def test_a_holdout_is_seen_by_nobody(self) -> None:
+        rows = left_out("holdout", 50, 3, share=0.2, seed=0, labels=None)
+        assert sorted([*rows.trained, *rows.judged]) == list(range(50)) and len(rows.judged) == 10
+        assert bool(rows.seen.all()) and bool(rows.by.all())
+
+    def test_what_auto_comes_to(self) -> None:
+        assert [chosen("auto", n, Method()) for n in (39, 40, 10_000, 10_001)] == [
+            None,
+            "out-of-fold",
+            "out-of-fold",
+            "holdout",
+        ]
+        assert chosen("auto", 100, method("swag")) is None
+
+    def test_what_cannot_be_is_refused(self) -> None:
+        X, y = line(60)
+        for options, message in (
+            ({"calibration": "folds"}, "unknown calibration 'folds'"),
+            ({"calibration": "out-of-fold", "method": "swag"}, "rows cannot be left out"),
+            ({"calibration": "holdout", "validation_fraction": 0.001}, "holds out 0"),
+            ({"calibration": "holdout", "validation_fraction": 1}, "holds out 0"),
+        ):
+            with pytest.raises(FordeError, match=message):
+                FordeRegressor(**{**QUICK, **options}).fit(X, y)
+        with pytest.raises(FordeError, match="at least 5 rows"):
+            FordeRegressor(calibration="out-of-fold").fit(X[:4], y[:4])
+
+
+class TestScales:
+    def mixture(self) -> tuple[RegressionPrediction, torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        means, y = torch.randn(3, 40, 2, generator=generator), 3 * torch.randn(40, 2, generator=generator)
+        weights = torch.ones(3, 40)
+        weights[0, ::2] = 0  # the first member judges every second row only
+        weights[:, 7] *= 2
+        return RegressionPrediction(means, torch.rand(3, 40, 2, generator=generator) + 0.2), y, weights
+
+    def test_a_noise_scale_minimises_the_likelihood_of_the_members_that_count(self) -> None:
+        prediction, y, weights = self.mixture()
+        found, total = calibrated(prediction, y, weights), 0.0
+
+        for k in range(2):
+
+            def nll(log_scale: float, k: int = k) -> float:
+                terms = []
+                for n in range(40):
+                    who = weights[:, n] > 0
+                    mean, variance = prediction.member_means[who, n, k], prediction.member_variances[who, n, k]
+                    one = gaussian_mixture_nll(mean[:, None], variance[:, None] * math.exp(log_scale), y[n : n + 1, k])
+                    terms += [one] * int(weights[:, n].max())
+                return float(np.mean(terms))
+
+            best = minimize_scalar(nll, bounds=(-3, 3), method="bounded")
+            assert math.log(float(found.scale[k])) == pytest.approx(best.x, abs=2e-3)
+            total += best.fun
+        assert found.nll == pytest.approx(total, abs=1e-5)
+
+    def test_a_temperature_minimises_the_likelihood_of_the_labels(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        logits, y = 4 * torch.randn(2, 60, 3, generator=generator), torch.arange(60) % 3
+        logits[:, torch.arange(60), y] += 2
+
+        def nll(log_temperature: float) -> float:
+            probs = (logits.double() / math.exp(log_temperature)).softmax(-1).mean(0)
+            return float(log_loss(y, probs))
+
+        found = calibrated(ClassificationPrediction(logits), y, torch.ones(2, 60))
+        best = minimize_scalar(nll, bounds=(-3, 3), method="bounded")
+        assert math.log(float(found.scale)) == pytest.approx(best.x, abs=2e-3)
+        assert found.nll == pytest.approx(best.fun, abs=1e-5)
+
+
+class TestFit:
+    def test_members_do_not_see_what_they_leave_out(self) -> None:
+        """Labels are chance, so that a member predicts better than chance only what it was trained on."""
+        rng = np.random.default_rng(0)
+        X, y = rng.normal(size=(60, 20)), rng.integers(0, 2, 60)
+        model = FordeClassifier(5, **QUICK, epochs=60).fit(X, y)
+        seed = int(np.random.RandomState(0).randint(np.iinfo(np.int32).max))
+        unseen = left_out("out-of-fold", 60, 5, share=0.1, seed=seed, labels=y).by.bool().numpy()
+        logits = model.ensemble_.predict(model.input_scaler_.transform(X)).member_logits.numpy()
+        right = y[:, None] == logits.argmax(-1).T
+        assert right[~unseen].mean() > 0.75 and right[unseen].mean() < 0.65
+
+    def test_the_best_epochs_members_are_kept(self) -> None:
+        X, y = line(150)
+        model = FordeRegressor(5, **QUICK, epochs=60).fit(X, y)
+        nll = np.array(model.history_["validation_calibrated_nll"])
+        assert model.n_epochs_ == np.nanargmin(nll) + 1 < 60
+        assert 25 <= np.isfinite(nll).sum() <= 31
+
+    def test_intervals_cover_where_members_overfit(self) -> None:
+        X, y = line(150)
+        X_new, y_new = line(2000, seed=1)
+        cover, nll = {}, {}
+        for calibration in (None, "out-of-fold", "holdout"):
+            model = FordeRegressor(5, **QUICK, epochs=60, calibration=calibration, validation_fraction=0.25).fit(X, y)
+            prediction, target = model._in_units(X_new), torch.from_numpy(y_new)
+            found = prediction.member_means, prediction.member_variances, target
+            cover[calibration], nll[calibration] = interval_coverage(*found, level=0.95), gaussian_mixture_nll(*found)
+            assert model.calibration_ == calibration
+            assert (model.noise_scale_ == 1) == (calibration is None)
+        assert cover[None] < 0.85 and 0.9 < cover["out-of-fold"] < 0.99 and 0.88 < cover["holdout"] <= 1
+        assert nll["out-of-fold"] < nll[None] - 0.3
+
+    def test_probabilities_hold_where_members_overfit(self) -> None:
+        X, y = make_classification(900, 10, n_informative=3, flip_y=0.3, random_state=0)
+        found = {}
+        for calibration in (None, "out-of-fold", "holdout"):
+            model = FordeClassifier(5, **QUICK, epochs=60, calibration=calibration, validation_fraction=0.25)
+            probs = model.fit(X[:200], y[:200]).predict_proba(X[200:])
+            found[calibration] = log_loss(y[200:], probs)
+            np.testing.assert_allclose(np.log(probs), model.predict_log_proba(X[200:]))
+            assert (model.temperature_ == 1) == (calibration is None)
+        assert max(found["out-of-fold"], found["holdout"]) < found[None] - 0.1
+
+    def test_every_target_has_a_scale_of_its_own(self) -> None:
+        X, _ = line(200)
+        rng = np.random.default_rng(1)
+        y = np.column_stack([X[:, 0], X[:, 1] + rng.normal(size=200)])
+        model = FordeRegressor(5, **QUICK, epochs=40).fit(X, y)
+        assert model.noise_scale_.shape == (2,) and model.noise_scale_[0] != model.noise_scale_[1]
+        assert model.predict_uncertainty(X).aleatoric.shape == (200, 2)
+
+    def test_known_noise_stays_what_it_is(self) -> None:
+        X, y = line(100)
+        model = FordeRegressor(3, **QUICK, epochs=10, noise=1.0).fit(X, y)
+        assert model.calibration_ == "out-of-fold" and model.noise_scale_ == 1
+        np.testing.assert_allclose(model.predict_uncertainty(X).aleatoric, 1.0)
+
+    @BOTH
+    def test_rows_of_weight_0_decide_nothing(self, estimator: type) -> None:
+        """Neither in training nor in calibration, nor do they move the standardisation."""
+        X, y = line(80)
+        y = y > 0 if estimator is FordeClassifier else y
+        wrong_y, weights = y.copy(), np.ones(80)
+        weights[::4] = 0
+        wrong_y[::4] = ~y[::4] if estimator is FordeClassifier else 1e6
+        # Folds are drawn by class, so that labels of rows without weight decide who sees others.
+        options = {**QUICK, "epochs": 8, "calibration": None if estimator is FordeClassifier else "auto"}
+        found = [estimator(5, **options).fit(X, labels, weights) for labels in (y, wrong_y)]
+        np.testing.assert_allclose(*(model.predict_uncertainty(X).total for model in found), rtol=1e-5)
+
+    @BOTH
+    def test_wrong_weights_are_refused(self, estimator: type) -> None:
+        X, y = line(20)
+        for weights, message in ((np.zeros(20), "is 0|non-zero"), (-np.ones(20), "[Nn]egative")):
+            with pytest.raises(ValueError, match=message):
+                estimator(2, **QUICK, epochs=1).fit(X, y > 0, weights)
