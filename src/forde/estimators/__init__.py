@@ -6,7 +6,8 @@ CPU in float64, so that a row predicts the same alone as in a batch and a pickle
 """
 
 from forde.estimators.classifier import FordeClassifier
+from forde.estimators.mixture import Mixture
 from forde.estimators.regressor import FordeRegressor
 from forde.estimators.uncertainty import Uncertainty
 
-__all__ = ["FordeClassifier", "FordeRegressor", "Uncertainty"]
+__all__ = ["FordeClassifier", "FordeRegressor", "Mixture", "Uncertainty"]

@@ -16,6 +16,7 @@ from torch import Tensor
 from forde.errors import FordeError
 from forde.estimators.base import Array, NetworkFactory, TabularEnsemble, row_weights
 from forde.estimators.calibration import with_noise_scale
+from forde.estimators.mixture import Mixture
 from forde.estimators.uncertainty import Uncertainty
 from forde.likelihoods import LearnedNoiseRegression, Regression
 from forde.methods import Method
@@ -117,6 +118,32 @@ class FordeRegressor(RegressorMixin, TabularEnsemble):
         prediction = self._in_units(X)
         mean = self._shaped(prediction.mean)
         return (mean, self._shaped(prediction.std)) if return_std else mean
+
+    def predict_distribution(self, X: Any) -> Mixture:
+        """The mixture that is predicted for each row: its density, distribution function, quantiles and draws.
+
+        `log_density` and `cdf` score it on targets in their own units.
+        """
+        prediction = self._in_units(X)
+        shape = (self.ensemble_.n_members, -1, *self.target_mean_.shape)
+        return Mixture(
+            prediction.member_means.numpy().reshape(shape), prediction.member_variances.numpy().reshape(shape)
+        )
+
+    def predict_interval(self, X: Any, confidence: float = 0.95) -> tuple[Array, Array]:
+        """Lower and upper ends, shaped as predictions, between which a target lies with this probability.
+
+        They are quantiles of the mixture, not mean ± a multiple of the std: where members disagree, it is no Gaussian.
+        """
+        return self.predict_distribution(X).interval(confidence)
+
+    def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Array:
+        """Quantiles of the mixture `[N, Q]` or `[N, K, Q]`."""
+        return self.predict_distribution(X).quantiles(quantiles)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0) -> Array:
+        """Targets drawn from the mixture `[N, S]` or `[N, K, S]`; a draw takes one member for all rows."""
+        return self.predict_distribution(X).sample(n_samples, random_state)
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
         """Variances of each row and target, split into noise and disagreement; `total` is the square of the std."""
