@@ -75,6 +75,7 @@ def test_every_shorthand_is_an_option_of_one_group() -> None:
         "checkpoint_minutes": 9.0,
         "keep": 6,
         "clip_norm": 5.0,
+        "accumulate": 3,
         "scheduler_every": "step",
     }
     for name, value in {**marks, **checked}.items():

@@ -19,7 +19,8 @@ from forde.double_backward import Policy
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, first_line, unknown_name
 from forde.methods.base import Method
-from forde.step import InspectedStep, MemberLoop, MemberStack, PlainStep, Runner, Step, inspect
+from forde.step import AccumulatedStep, InspectedStep, MemberLoop, MemberStack, PlainStep, Runner, Step, inspect
+from forde.step.accumulated import part_sizes
 from forde.step.python_state import unstackable
 from forde.step.records import Memory, Precision
 from forde.step.stack import KNOWN_STACKED
@@ -44,6 +45,7 @@ def make_engine(
     example: tuple[Input, Tensor] | None = None,
     mesh: Mesh = ALONE,
     fuse: bool | None = None,
+    accumulate: int = 1,
 ) -> Step:
     """The step asked for, or the fastest; one line in the log says which and why.
 
@@ -58,11 +60,13 @@ def make_engine(
         example: a batch as the run will see it, with targets.
         mesh: the processes that make the steps together.
         fuse: whether torch's compiler merges the operations of a compiled step; by default where it can.
+        accumulate: in how many parts a batch is computed, with the gradient of the whole.
     """
     for what, given, known in (("engine", name, get_args(EngineName)), ("memory", memory, get_args(Memory))):
         if given not in known:
             raise unknown_name(what, given, known)
     own = ensemble if mesh is ALONE else _own_members(ensemble, mesh)
+    steps, example = (steps, example) if accumulate == 1 else _in_parts(ensemble, steps, example, accumulate)
     on_cpu, alone = ensemble.device.type == "cpu", mesh is ALONE
     sharing = SharingProcesses(mesh.data) if mesh.data.size > 1 else None
     loops = _only_looped(name, method, example)
@@ -102,7 +106,8 @@ def make_engine(
         log.info("engine: compiled, which takes about %.0f s and saves at least about %.0f s", *pays)
         step = CompiledStep(plain, asked_for=False, rows=len(example[1]), fuse=fuse)
     elif compiles:
-        budget = None if name == "compiled" or not alone else steps
+        # Only whole steps of one process can be timed.
+        budget = None if name == "compiled" or not alone or accumulate > 1 else steps
         step = CompiledStep(plain, steps=budget, fuse=fuse, company=None if alone else mesh)
     elif isinstance(plain.runner, MemberStack):
         why = "that was asked for" if name == "vectorized" else "operations of small networks cost more than arithmetic"
@@ -111,10 +116,32 @@ def make_engine(
         log.info("engine: vectorized (%d members stacked), because %s", own.n_members, why)
     else:
         log.info("engine: eager (a loop over %d members), because %s", own.n_members, unfit)
-    if alone:
+    return _wrapped(step, ensemble, mesh, accumulate)
+
+
+def _wrapped(step: Step, ensemble: Ensemble, mesh: Mesh, parts: int) -> Step:
+    """The step of one process and one part of a batch, as that of whole batches and of all processes."""
+    step = step if parts == 1 else AccumulatedStep(step, parts)
+    if mesh is ALONE:
         return step
     log.info("engine: on %d × %d processes (shards of members × shards of the batch)", *mesh.shape)
     return ShardedStep(step, ensemble, mesh)
+
+
+def _in_parts(
+    ensemble: Ensemble, steps: int | None, example: tuple[Input, Tensor] | None, parts: int
+) -> tuple[int | None, tuple[Input, Tensor] | None]:
+    """Steps and a batch as they are for a part; refused where a batch's mean loss is not the mean of its parts'."""
+    if not ensemble.likelihood.adds_up:
+        raise FordeError(
+            f"the loss of {type(ensemble.likelihood).__name__} with class_weights or ignore_index is divided by the "
+            "labels of the whole batch, which a part of it does not know; leave accumulate out (memory='low' needs "
+            "less memory too)."
+        )
+    if example is not None:
+        rows = part_sizes(len(example[1]), parts)[0]
+        example = example[0][:rows], example[1][:rows]
+    return None if steps is None else steps * parts, example
 
 
 def _own_members(ensemble: Ensemble, mesh: Mesh) -> Ensemble:

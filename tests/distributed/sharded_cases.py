@@ -80,6 +80,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "adam": {"optimizer": lambda p: torch.optim.Adam(p, lr=1e-2), "lr": None},
     "an order for each member": {"independent_data": True},
     "loader": {},
+    "in parts": {"accumulate": 2},
     "last, smaller batch": {"drop_last": False, "n": BATCH * (STEPS - 1) + 4},
 }
 

@@ -266,8 +266,8 @@ class CompiledStep(Step):
         """The compiled step for such a batch; compiled where it is the first of its kind."""
         if self.is_plain or not isinstance(batch, Batch) or self._rows not in (None, len(batch.y)):
             return None
-        size = batch.part if isinstance(batch.part, int) else None
-        key = (factor is None, size, batch.one.shape, batch.one.dtype, batch.y.shape, batch.y.dtype)
+        size = tuple(batch.part[1].shape) if isinstance(batch.part, tuple) else batch.part
+        key = (factor is None, size, batch.share, batch.one.shape, batch.one.dtype, batch.y.shape, batch.y.dtype)
         change = self._code.change() if self._kinds and self._code is not None else None
         change = agreed_change(self._company, change, key)
         if change is not None:

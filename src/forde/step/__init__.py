@@ -1,5 +1,6 @@
 """One training step: forward, exchange, pull back."""
 
+from forde.step.accumulated import AccumulatedStep
 from forde.step.core import Step
 from forde.step.inspecting import InspectedStep, inspect
 from forde.step.plain import PlainStep
@@ -8,6 +9,7 @@ from forde.step.runners import MemberLoop, Runner
 from forde.step.stack import MemberStack
 
 __all__ = [
+    "AccumulatedStep",
     "Batch",
     "Forward",
     "InspectedStep",

@@ -96,6 +96,7 @@ class PlainStep(Step):
             refuse_unlike_a_loop(self, batch, repel=repel)
             self._alike = True
         self._checked_labels.clear()
+        self._first_losses.clear()
         self._kept = []
         losses: list[Tensor] = []
         z: list[Tensor] = []

@@ -43,6 +43,11 @@ class Optimization:
     clip_norm: float | None = None
     """Longest gradient of a member: a longer one, with priors and repulsion in it, is made that short before the
     optimizer sees it. Each member's is measured by itself, on all engines. None for no limit."""
+    accumulate: int = 1
+    """In how many parts each batch is computed, to need the memory of a part only. The gradient is that of the whole
+    batch, repulsion included, on every engine; where members repel, all parts but one make their forward pass twice.
+    BatchNorm normalises each part by itself, which one line says, and dropout draws other numbers.
+    Losses and representations must not couple samples: what does is an error."""
     scheduler_every: Literal["epoch", "step"] | None = None
     """When the scheduler is stepped. If left out: after each step where it is made by a function of two arguments,
     `(optimizer, total_steps)`, or is a `OneCycleLR` for as many steps as the run has; else after each epoch."""
@@ -50,6 +55,7 @@ class Optimization:
     def __post_init__(self) -> None:
         if self.clip_norm is not None and number_from_0("clip_norm", self.clip_norm) == 0:
             raise FordeError("clip_norm is 0, so nothing would move; give a positive number, or None for no limit.")
+        whole_number("accumulate", self.accumulate, at_least=1)
         if self.scheduler_every not in (None, *(choices := ("epoch", "step"))):
             raise unknown_name("scheduler_every", self.scheduler_every, choices)
 

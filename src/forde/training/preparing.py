@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -107,6 +108,16 @@ def fitted_to(method: Method, ensemble: Ensemble, feed: Feed) -> tuple[Method, t
     if fitted.kernel is not None and fitted.kernel.note is not None:
         log.info("%s: %s", fitted.name, fitted.kernel.note)
     return fitted, example
+
+
+def refuse_uneven_parts(sizes: Collection[int], parts: int) -> None:
+    """Stop where batches of the largest of these sizes have no equal parts; a smaller last batch may be uneven."""
+    largest = max(sizes, default=0)
+    if largest % parts:
+        raise FordeError(
+            f"accumulate={parts} makes {parts} parts of each batch, but {largest} samples have no {parts} parts of one "
+            f"size; choose a batch_size that {parts} divides, or another number of parts."
+        )
 
 
 def training_data(ensemble: Ensemble, feed: Feed) -> TrainingData:

@@ -30,6 +30,7 @@ class Shorthands(TypedDict, total=False):
     """Options of the groups that `fit` takes by themselves too."""
 
     clip_norm: float | None
+    accumulate: int
     scheduler_every: Literal["epoch", "step"] | None
     drop_last: bool
     augmentation: Augmentation | None

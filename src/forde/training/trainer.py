@@ -42,7 +42,14 @@ from forde.training.optimizer import OptimizerFactory, make_optimizer, refuse_no
 from forde.training.options import Batching, Checkpointing, Execution, Optimization, Reporting
 from forde.training.outcome import Outcome
 from forde.training.plain import described
-from forde.training.preparing import available_device, feeds_of, fitted_to, say_what_is_not_trained, training_data
+from forde.training.preparing import (
+    available_device,
+    feeds_of,
+    fitted_to,
+    refuse_uneven_parts,
+    say_what_is_not_trained,
+    training_data,
+)
 from forde.training.run_folder import BEST, LAST, RunFolder
 from forde.training.run_log import silent
 from forde.training.schedule import Length, SchedulerFactory, Watched
@@ -115,7 +122,7 @@ def fit(
             and SIGHUP finish the step, write a checkpoint and raise `forde.errors.RunInterruptedError`.
         resume: go on with what is in `run`, be that nothing, a checkpoint, or a finished run, which is loaded. All
             settings that decide the result must be as they were; device, engine and memory may be others.
-        optimization: how gradients become steps: `Optimization(clip_norm, scheduler_every)`.
+        optimization: how gradients become steps: `Optimization(clip_norm, accumulate, scheduler_every)`.
         validation: data to judge the ensemble by after each epoch, the share of `data` to hold out for it (0.2), or
             `Validation(data, monitor, patience, restore_best, every, measures)`. The ensemble ends as after its best
             epoch.
@@ -150,6 +157,7 @@ def fit(
     with turn("fit"), _surroundings(ensemble, settings) as (mesh, folder):
         feed, held = feeds_of(data, ensemble, settings)
         refuse_uneven_batches(feed.batch_sizes(), mesh)
+        refuse_uneven_parts(feed.batch_sizes(), settings.optimization.accumulate)
         with seeded(settings.seed):
             share_random_numbers(mesh, ensemble.device)
             ensemble.train()
@@ -259,6 +267,7 @@ def _step(
     step = make_engine(
         name, plan.trained, plan.method, settings.precision, settings.execution.memory,
         steps=settings.epochs * max(1, feed.size // rows), example=example, mesh=mesh,
+        accumulate=settings.optimization.accumulate,
     )  # fmt: skip
     try:
         yield step
