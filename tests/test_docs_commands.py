@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import forde
-from docs_pages import PAGES, ROOT, commands_in_sentences, forde_words, shell_lines
+from docs_pages import PAGES, ROOT, blocks, commands_in_sentences, forde_words, shell_lines
 from forde.cli import app
 
 ROOT_COMMAND: Any = typer.main.get_command(app)
@@ -55,8 +55,16 @@ def lines_with_forde() -> list[Any]:
     ]
 
 
+@pytest.fixture
+def with_shown_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with the files that pages show, which lines may name."""
+    monkeypatch.chdir(tmp_path)
+    for block in (block for page in PAGES for block in blocks(page) if block.file):
+        Path(block.file or "").write_text(block.code, encoding="utf-8")
+
+
 @pytest.mark.parametrize("words", lines_with_forde())
-def test_shown_lines_could_be_run(words: list[str]) -> None:
+def test_shown_lines_could_be_run(words: list[str], with_shown_files: None) -> None:
     check_line(words)
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 import forde
 from forde.commands import bench, data
+from forde.commands.config import config
 from forde.commands.console import plain_console
 from forde.commands.corrupt import corrupt
 from forde.commands.evaluate import evaluate
@@ -30,6 +31,7 @@ app.command()(corrupt)
 app.command()(features)
 app.command()(train)
 app.command()(evaluate)
+app.command()(config)
 app.command()(report)
 app.command()(reproduce)
 

@@ -102,6 +102,10 @@ def test_commands_that_make_it_again(runs: Path, tmp_path: Path) -> None:
     from forde.report.page.runs import read_runs
 
     (run,) = read_runs([runs / "c"])
-    assert reproducing_commands(run) == [f"forde evaluate {runs / 'c'} --corruptions all --severities 2,4"]
+    trained, evaluated = reproducing_commands(run)
+    assert trained.startswith(f"forde train --data {runs / 'table'} --epochs 2 --out {runs / 'c'} --hidden 16")
+    assert evaluated == f"forde evaluate {runs / 'c'} --corruptions all --severities 2,4"
+    del run.settings["how"]["note"]
+    assert reproducing_commands(run) == [evaluated]
     run.sessions[0]["command"] = "forde train --data 'my data'"
     assert reproducing_commands(run)[0] == "forde train --data 'my data'"

@@ -1,60 +1,77 @@
-"""`forde train`: train a library network on a named data set or a file."""
+"""`forde train`: train a network on a named data set or a file."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from forde.data.description import Images, Table
-from forde.errors import FordeError
-from forde.methods import Method
-from forde.training.constant import constant_loss, far_above
-from forde.training.recipe import MODELS
-
-RATE, QUANTITY_RATE = 0.1, 0.003
-"""Learning rates of SGD and of Adam."""
-MOST_SEED = 2**63 - 1
-"""Generators take up to 2^64 − 1, and members count on from the seed."""
+from forde.commands.options import Data, DataDir, Device, Engine, JsonFile, Method, Precision, Resume, Seed
+from forde.commands.training_options import (
+    Augment,
+    BatchSize,
+    Config,
+    Epochs,
+    Hidden,
+    Members,
+    Network,
+    Optimizer,
+    Overrides,
+    Rate,
+    Target,
+    Task,
+    WeightDecay,
+)
 
 
 def train(
-    data: Annotated[str, typer.Option(help="A data set by name (`forde data list`), or a file or folder.")],
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")],
-    run: Annotated[
+    ctx: typer.Context,
+    data: Data,
+    epochs: Epochs,
+    out: Annotated[
         Path,
-        typer.Option("--run", "--run-folder", help="Folder for settings, metrics, log, checkpoints and the ensemble."),
-    ],
-    target: Annotated[
-        str | None,
-        typer.Option(help="Target column of a table, by name or by number from 0; the last if left out."),
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="classification or regression, for a table whose target could be either.")
-    ] = None,
-    model: Annotated[str, typer.Option(help=f"Network: {', '.join(MODELS)}.")] = "mlp",
-    hidden: Annotated[str, typer.Option(help="Widths of the perceptron's hidden layers.")] = "128,128",
-    method: Annotated[str, typer.Option(help="A method that `forde methods` shows.")] = "forde-pca",
-    members: Annotated[int, typer.Option(min=1, help="Networks in the ensemble.")] = 5,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder, if anything.")] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples per step.")] = 128,
-    lr: Annotated[
-        float | None,
         typer.Option(
-            min=0,
-            help=f"Learning rate; if left out {RATE} for classes (SGD with Nesterov momentum 0.9) and {QUANTITY_RATE} "
-            "for a quantity (Adam).",
+            "--out", "--run", "--run-folder", help="Folder for settings, metrics, log, checkpoints and the ensemble."
+        ),
+    ],
+    target: Target = None,
+    task: Task = None,
+    model: Network = "mlp",
+    hidden: Hidden = "128,128",
+    method: Method = "forde-pca",
+    strength: Annotated[
+        float | None, typer.Option(min=0, help="Of the repulsion, for methods that have one: forde, lit.")
+    ] = None,
+    alpha: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Between identity (0) and PCA (1): forde, forde-tuned.")
+    ] = None,
+    prior: Annotated[str | None, typer.Option(help="On the weights: isotropic or empcov.")] = None,
+    members: Members = 5,
+    resume: Resume = False,
+    batch_size: BatchSize = 128,
+    optimizer: Optimizer = None,
+    lr: Rate = None,
+    weight_decay: WeightDecay = 5e-4,
+    validation: Annotated[
+        str | None,
+        typer.Option(
+            help="What the ensemble is judged by after each epoch: a share to hold out, as in 0.2; a split of the "
+            "data, as in valid; or other data. The ensemble ends as after its best epoch."
         ),
     ] = None,
-    weight_decay: Annotated[float, typer.Option(help="Of the prior on the weights.")] = 5e-4,
-    seed: Annotated[int, typer.Option(help="Of initialisation and data order.")] = 0,
-    augment: Annotated[bool, typer.Option("--augment", help="Random crops and flips of images.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; a GPU where there is one if left out.")] = None,
-    precision: Annotated[str, typer.Option(help="float32 or bf16.")] = "float32",
-    engine: Annotated[str, typer.Option(help="How steps are run.")] = "auto",
+    patience: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many epochs without a better one on the validation data.")
+    ] = None,
+    monitor: Annotated[
+        str | None, typer.Option(help="What better means: nll (if left out), accuracy, brier, ece, rmse or crps.")
+    ] = None,
+    seed: Seed = 0,
+    augment: Augment = False,
+    device: Device = None,
+    precision: Precision = "float32",
+    engine: Engine = "auto",
     memory: Annotated[str, typer.Option(help="speed, balanced or low.")] = "speed",
     checkpoint_every: Annotated[int | None, typer.Option(min=1, help="Checkpoint after so many epochs.")] = None,
     checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Checkpoint after so many minutes.")] = 10.0,
@@ -68,110 +85,88 @@ def train(
         ),
     ] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard.")] = False,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are; FORDE_DATA if left out.")] = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Train an ensemble; with --resume the same command goes on wherever it was interrupted.
 
-    Example: forde train --data digits --epochs 20 --run runs/a --resume
+    Example: forde train --data digits --epochs 20 --out runs/a --resume
+
+    The folder says how the networks are built and what they were trained on, so that forde evaluate, predict and report
+    need nothing else. A folder that holds a run already is refused without --resume.
 
     Tables are standardised with the statistics of the training rows; forde.load_run(RUN).predict(rows) undoes it.
 
+    A network of your own is a function without arguments, which is looked for where Python finds modules, and here:
+
+    Example: forde train --data pictures --model my_networks:small --epochs 5 --out runs/own
+
     A loss far above that of a constant prediction is said on stderr; the exit code stays 0, as all files are there.
 
-    On several processes: torchrun --nproc-per-node=4 -m forde train ... --run-folder runs/a --mesh 2x2
-    (torchrun takes --run for its own --run-path)
+    On several processes: torchrun --nproc-per-node=4 -m forde train ... --out runs/a --mesh 2x2
     """
     import torch
 
     import forde
+    from forde.commands.asked import command_of, settings_of
+    from forde.commands.outcome import described, explained, refuse_unvalidated
+    from forde.commands.preparing import chosen_method, loaded, prepared
+    from forde.commands.reporting import sayer, write_report
     from forde.distributed.mesh import parse_shape, processes
-    from forde.training.recipe import Recipe
-    from forde.training.trained import RECIPE
+    from forde.training.trained import RECIPE, SETTINGS
+    from forde.training.usual import RATES, optimizer_options, usual_optimizer
     from forde.training.writers import TensorBoard
 
-    if not 0 <= seed <= MOST_SEED:
-        raise FordeError(f"--seed is {seed}, but a whole number from 0 to {MOST_SEED} was expected; give another one.")
-    loaded = forde.data.load(data, "train", data_dir, target=target, task=task)  # type: ignore[arg-type]
-    if augment and not isinstance(loaded, Images):
-        raise FordeError(f"--augment needs images, but '{data}' is a table; leave it out.")
-    recipe = Recipe.of(loaded, model, _widths(hidden))
-    prepared = recipe.in_standard_units(loaded)
+    refuse_unvalidated(validation, patience=patience, monitor=monitor)
+    given = loaded(data, data_dir, target=target, task=task, augment=augment)
+    ready = prepared(
+        given, name=data, data_dir=data_dir, model=model, hidden=hidden, validation=validation, seed=seed
+    )  # fmt: skip
     first = int(os.environ.get("RANK", "0")) == 0  # of several processes: it speaks for all
-    if first:
-        typer.echo(_describe(data, loaded))
-    ensemble = forde.Ensemble(recipe.make_network, members, seed=seed, likelihood=recipe.likelihood)
-    rate = lr if lr is not None else RATE if recipe.n_classes else QUANTITY_RATE
-    chosen = forde.method(method, weight_decay=weight_decay)
+    say = sayer(json_file) if first else _nothing
+    say(described(data, ready))
+    kind = optimizer or usual_optimizer(ready.recipe.n_classes)
+    rate = lr if lr is not None else RATES.get(kind, 0.0)
+    chosen = chosen_method(ctx, method, weight_decay=weight_decay, strength=strength, alpha=alpha, prior=prior)
+    ensemble = forde.Ensemble(ready.make_network, members, seed=seed, likelihood=ready.recipe.likelihood)
     history = forde.fit(
         ensemble,
         chosen,
-        prepared,
+        ready.standard,
         epochs=epochs,
         batch_size=batch_size,
-        **({"lr": rate} if recipe.n_classes else _adam(rate, epochs, chosen)),
+        **optimizer_options(kind, rate, epochs, chosen),
         seed=seed,
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
         precision=precision,  # type: ignore[arg-type]
         engine=engine,  # type: ignore[arg-type]
-        run=run,
+        run=out,
         resume=resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0,  # torchrun started us again
+        validation=ready.judged_by(monitor, patience),
         batches=forde.Batching(augmentation=forde.Augmentation() if augment else None),
         execution=forde.Execution(
             memory=memory,  # type: ignore[arg-type]
             mesh=parse_shape(mesh) if mesh is not None else "auto" if processes() > 1 else None,
             non_finite=non_finite,  # type: ignore[arg-type]
         ),
-        reporting=forde.Reporting(writers=[TensorBoard(run / "tensorboard")] if tensorboard else []),
-        checkpoint=forde.Checkpointing(checkpoint_every, checkpoint_minutes, keep, about={RECIPE: recipe.to_json()}),
+        reporting=forde.Reporting(writers=[TensorBoard(out / "tensorboard")] if tensorboard else []),
+        checkpoint=forde.Checkpointing(
+            checkpoint_every,
+            checkpoint_minutes,
+            keep,
+            about={RECIPE: ready.recipe.to_json()},
+            note={SETTINGS: settings_of(ctx), "command": command_of(ctx)},
+        ),
     )
     if first:
-        typer.echo(f"{method}, {members} × {model} on {data}: {_outcome(history.records, prepared)}")
-        typer.echo(f"ensemble in {run / 'ensemble'}, records in {run / 'metrics.jsonl'}")
+        outcome = explained(history, ready)
+        say(f"{method}, {members} × {model} on {data}: {outcome}")
+        say(f"ensemble in {out / 'ensemble'}, records in {out / 'metrics.jsonl'}; to test it: forde evaluate {out}")
+        write_report("train", {"run": str(out), "settings": settings_of(ctx), "epochs": history.records,
+                               "best_epoch": history.best_epoch, "stopped": history.stopped}, json_file)  # fmt: skip
 
 
-def _adam(rate: float, epochs: int, method: Method) -> dict[str, Any]:
-    """For a quantity: the loss of a mean and a variance has no curvature that one rate of SGD would suit."""
-    import torch
-    from torch.optim.lr_scheduler import LambdaLR
-
-    from forde.training.schedule import method_factor
-
-    return {
-        "optimizer": lambda parameters: torch.optim.Adam(parameters, lr=rate),
-        "scheduler": lambda optimizer: LambdaLR(optimizer, method_factor(method, epochs, rate)),
-    }
-
-
-def _widths(hidden: str) -> list[int]:
-    try:
-        return [int(width) for width in hidden.split(",") if width]
-    except ValueError:
-        raise FordeError(f"--hidden is '{hidden}', but widths as in 128,128 were expected.") from None
-
-
-def _describe(name: str, data: Images | Table) -> str:
-    """What will be learned from what, before the time is spent."""
-    classes = data.description.n_classes
-    if isinstance(data, Images):
-        return f"{name}: {len(data):,} images of {classes} classes"
-    kind = f"a class, one of {classes}" if classes else "a quantity, standardised"
-    return (
-        f"{name}: {len(data):,} rows of {len(data.feature_names):,} features, standardised; "
-        f"the target '{data.target_name}' is {kind}"
-    )
-
-
-def _outcome(records: Sequence[Mapping[str, Any]], data: Images | Table) -> str:
-    """The last loss beside that of a constant prediction; a warning where it is far above."""
-    classes = data.description.n_classes
-    constant = constant_loss(data.labels if isinstance(data, Images) else data.y, classes)
-    loss = float(records[-1]["loss"])
-    of = "class frequencies" if classes else "mean and variance of the target"
-    if far_above(loss, constant):
-        typer.echo(
-            f"Warning: the loss {loss:.4f} is far above {constant:.4f}, which the {of} alone would give; "
-            "lower --lr, or train for more --epochs.",
-            err=True,
-        )
-    unit = "nats per sample" if classes else "nats per row for the standardised target"
-    return f"loss {loss:.4f} after {len(records)} epochs ({unit}; the {of} alone would give {constant:.4f})"
+def _nothing(text: str) -> None:
+    """What a process says that another one speaks for."""

@@ -142,6 +142,11 @@ def load_run(
     recipe = _recipe(settings, path / CONFIG)
     if not (path / ENSEMBLE / saving.CONFIG).exists():
         raise FordeError(f"'{path}' has not finished; go on with forde train ... --out {path} --resume.")
+    if recipe is not None and recipe.model not in MODELS and make_network is None:
+        raise FordeError(
+            f"the networks of '{path}' were built by '{recipe.model}', which is code and not imported because a file "
+            "names it; pass the function as make_network (on the command line --model MODULE:FUNCTION)."
+        )
     if recipe is not None and recipe.model in MODELS and make_network is None:
         refuse_other_sizes(recipe.words, path / ENSEMBLE)
         make_network = recipe.make_network

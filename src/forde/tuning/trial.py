@@ -17,7 +17,7 @@ from forde.methods import Method, method
 from forde.step.records import Precision
 from forde.training import Batching, Checkpointing, Reporting, Validation, fit
 from forde.training.image_feed import Augmentation
-from forde.training.schedule import method_factor
+from forde.training.usual import optimizer_options, usual_optimizer
 from forde.tuning.judging import Judge, Judged
 
 Report = Callable[[int, float], None]
@@ -70,22 +70,9 @@ class Training:
             batches=Batching(augmentation=Augmentation() if self.augment else None),
             reporting=Reporting(progress=False, diagnostics_every=0),
             checkpoint=Checkpointing(minutes=5, keep=1),
-            **optimizer_for(self.data.description.n_classes, rate, self.epochs, chosen),
+            **optimizer_options(usual_optimizer(self.data.description.n_classes), rate, self.epochs, chosen),
         )  # fmt: skip
         return ensemble
-
-
-def optimizer_for(n_classes: int, lr: float, epochs: int, chosen: Method) -> dict[str, Any]:
-    """Options of `fit`, as `forde train` has them: SGD for classes, Adam for a quantity."""
-    if n_classes:
-        return {"lr": lr}
-    import torch
-    from torch.optim.lr_scheduler import LambdaLR
-
-    return {
-        "optimizer": lambda parameters: torch.optim.Adam(parameters, lr=lr),
-        "scheduler": lambda optimizer: LambdaLR(optimizer, method_factor(chosen, epochs, lr)),
-    }
 
 
 def train_and_judge(

@@ -18,6 +18,7 @@ from forde.errors import FordeError, NonFiniteError, first_line, number_from_0, 
 from forde.hashing import array_name
 from forde.training.recipe import Recipe
 from forde.training.splitting import held_out
+from forde.training.usual import RATES, usual_optimizer
 from forde.tuning import study as studies
 from forde.tuning.choosing import Candidate, Choice, choose, explained, to_dict
 from forde.tuning.judging import Judge
@@ -131,7 +132,7 @@ def tune(
     whole_number("seeds", seeds, at_least=1)
     number_from_0("clean_budget", clean_budget)
     folder = Path(out)
-    rate = lr if lr is not None else 0.1 if data.description.n_classes else 0.003
+    rate = lr if lr is not None else RATES[usual_optimizer(data.description.n_classes)]
     space = parsed_space(search, rate)
     part, held = held_out(data, validation, seed=seed, by_class=bool(data.description.n_classes))
     recipe = Recipe.of(part, model, hidden)

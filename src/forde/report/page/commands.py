@@ -15,6 +15,7 @@ TRAIN = "forde train "
 def reproducing_commands(run: EvaluatedRun) -> list[str]:
     """`forde train …` where the run says what it was started with, and `forde evaluate …`."""
     settings = run.scores.result.settings
+    trained = _trained(run)
     evaluate = ["forde", "evaluate", str(run.folder)]
     if settings.get("corruptions"):
         names = list(settings["corruptions"])
@@ -22,5 +23,12 @@ def reproducing_commands(run: EvaluatedRun) -> list[str]:
         evaluate += ["--severities", ",".join(map(str, settings["severities"]))]
     if run.scores.foreign is not None:
         evaluate += ["--foreign", run.scores.foreign["name"]]
-    started = str(run.sessions[0].get("command", "")) if run.sessions else ""
-    return [*([started] if started.startswith(TRAIN) else []), shlex.join(evaluate)]
+    return [*([trained] if trained else []), shlex.join(evaluate)]
+
+
+def _trained(run: EvaluatedRun) -> str | None:
+    """What the run notes of its settings, which needs no other file; else as it was typed."""
+    note = (run.settings.get("how") or {}).get("note")
+    started = run.sessions[0].get("command") if run.sessions else None
+    found = note.get("command") if isinstance(note, dict) else started
+    return found if isinstance(found, str) and found.startswith(TRAIN) else None
