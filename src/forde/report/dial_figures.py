@@ -11,7 +11,7 @@ from forde.experiments import fig_alpha
 from forde.experiments import frontier as frontier_of
 from forde.experiments.groups import Group, Spread, spread
 from forde.experiments.width import width_of
-from forde.report.drawing import colour_of, legend, line, panels, save, titles
+from forde.report.drawing import SMALL, colour_of, legend, line, panels, save, titles
 
 Groups = Mapping[str, Mapping[str, Group]]
 REFERENCE = "deep-ensemble"
@@ -78,7 +78,7 @@ def frontier(groups: Groups, folder: Path) -> None:
             )  # fmt: skip
             for group, x, y in there if name in lines else ():
                 text = f"{frontier_of.strength_of(group.cell):g}"
-                ax.annotate(text, (x.mean, y.mean), (3, 3), textcoords="offset points", fontsize=6)
+                ax.annotate(text, (x.mean, y.mean), (3, 3), textcoords="offset points", fontsize=SMALL)
     ax.axhline(0.0, color="#999999", linewidth=0.6)
     ax.axvline(0.0, color="#999999", linewidth=0.6)
     title = "numbers: times the published repulsion; bars: standard errors over seeds"

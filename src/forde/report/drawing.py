@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PANEL = (3.1, 2.5)
+PANEL = (3.1, 2.7)
 """Width and height of a panel in inches."""
 DPI = 150
+SMALL, LARGE = 9, 10
+"""Sizes of letters in points: a page of the documentation shows three panels beside each other at about 1 pixel a point."""
 COLOURS = {
     "deep-ensemble": "#555555", "forde": "#d62728", "forde-pca": "#1f77b4", "forde-identity": "#17becf",
     "forde-tuned": "#9467bd", "weight-rde": "#8c564b", "function-rde": "#bcbd22", "feature-rde": "#2ca02c",
@@ -32,7 +34,8 @@ def panels(rows: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
     figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows + 0.5), dpi=DPI, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat:
-        ax.tick_params(labelsize=7)
+        ax.tick_params(labelsize=SMALL)
+        ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.2, linewidth=0.5)
     return figure, [list(row) for row in axes]
 
@@ -45,7 +48,7 @@ def line(ax: Axes, x: Sequence[float], groups: Sequence[Group], names: Sequence[
     method = groups[0].cell.method
     colour, style = colour_of(groups[0]), "--" if method in DASHED or groups[0].cell.prior == "empcov" else "-"
     at, mean = [where for where, _ in points], [found.mean for _, found in points]
-    ax.plot(at, mean, style, color=colour, label=label, marker="o", markersize=2.5, linewidth=1.2)
+    ax.plot(at, mean, style, color=colour, label=label, marker="o", markersize=3, linewidth=1.6)
     low = [found.mean - (found.std or 0.0) for _, found in points]
     high = [found.mean + (found.std or 0.0) for _, found in points]
     ax.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -58,9 +61,9 @@ def colour_of(group: Group) -> str:
 
 def titles(ax: Axes, title: str, x: str, y: str) -> None:
     """Title and names of the axes."""
-    ax.set_title(title, fontsize=8)
-    ax.set_xlabel(x, fontsize=8)
-    ax.set_ylabel(y, fontsize=8)
+    ax.set_title(title, fontsize=LARGE)
+    ax.set_xlabel(x, fontsize=SMALL)
+    ax.set_ylabel(y, fontsize=SMALL)
 
 
 def legend(figure: Figure, axes: Sequence[Sequence[Axes]], columns: int = 4) -> None:
@@ -70,7 +73,7 @@ def legend(figure: Figure, axes: Sequence[Sequence[Axes]], columns: int = 4) -> 
         handles, labels = ax.get_legend_handles_labels()
         found |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in found}
     figure.legend(
-        list(found.values()), list(found), loc="outside lower center", ncols=columns, fontsize=7, frameon=False
+        list(found.values()), list(found), loc="outside lower center", ncols=columns, fontsize=LARGE, frameon=False
     )
 
 
