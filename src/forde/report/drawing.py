@@ -18,7 +18,7 @@ PANEL = (3.1, 2.7)
 """Width and height of a panel in inches."""
 DPI = 150
 SMALL, LARGE = 9, 10
-"""Sizes of letters in points: a page of the documentation shows three panels beside each other at about 1 pixel a point."""
+"""Sizes of letters in points: a page shows three panels beside each other, at about a pixel for a point."""
 COLOURS = {
     "deep-ensemble": "#555555", "forde": "#d62728", "forde-pca": "#1f77b4", "forde-identity": "#17becf",
     "forde-tuned": "#9467bd", "weight-rde": "#8c564b", "function-rde": "#bcbd22", "feature-rde": "#2ca02c",
