@@ -159,6 +159,17 @@ def in_words(x: Input) -> str:
     return ", ".join(f"{name!r} {list(tensor.shape)} {_kind(tensor)}" for name, tensor in x.tensors.items())
 
 
+def shapes(x: Input) -> str:
+    """Shapes but for the number of samples, in words.
+
+    >>> shapes(torch.zeros(8, 4))
+    '[N, 4]'
+    """
+    if isinstance(x, Arguments):
+        return ", ".join(f"{name!r} {shapes(tensor)}" for name, tensor in x.tensors.items())
+    return f"[N{''.join(f', {size}' for size in x.shape[1:])}]"
+
+
 def _kind(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
@@ -217,6 +228,24 @@ def as_inputs(values: Any, what: str = "inputs") -> Input:
 def inputs_of_batch(values: Any) -> Input:
     """The inputs in a loader's batch; its collating makes lists of tuples."""
     return as_inputs(tuple(values) if isinstance(values, list) and _holds_arrays(values) else values)
+
+
+def inputs_in(batch: Any) -> Input:
+    """The inputs in a batch, with or without targets.
+
+    >>> inputs_in((torch.zeros(4, 2), torch.zeros(4))).shape, inputs_in([torch.zeros(4, 2)]).shape
+    (torch.Size([4, 2]), torch.Size([4, 2]))
+    """
+    if isinstance(batch, Mapping):
+        return as_inputs(without_labels(batch))
+    inputs = batch[0] if isinstance(batch, (tuple, list)) and len(batch) else batch
+    several = isinstance(inputs, (Mapping, tuple, list))
+    if not several and not isinstance(inputs, (Tensor, Arguments)) and not hasattr(inputs, "__array__"):
+        raise FordeError(
+            f"a batch is a {type(batch).__name__} that holds a {type(inputs).__name__}, but a tensor or a pair "
+            "(inputs, targets) was expected; wrap the data so that an item is x or (x, y)."
+        )
+    return inputs_of_batch(inputs)
 
 
 def _holds_arrays(values: Sequence[Any]) -> bool:

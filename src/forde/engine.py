@@ -46,6 +46,7 @@ def make_engine(
     mesh: Mesh = ALONE,
     fuse: bool | None = None,
     accumulate: int = 1,
+    repels_elsewhere: bool = False,
 ) -> Step:
     """The step asked for, or the fastest; one line in the log says which and why.
 
@@ -61,10 +62,13 @@ def make_engine(
         mesh: the processes that make the steps together.
         fuse: whether torch's compiler merges the operations of a compiled step; by default where it can.
         accumulate: in how many parts a batch is computed, with the gradient of the whole.
+        repels_elsewhere: whether members are compared on other data than the batch, which is not compiled.
     """
     for what, given, known in (("engine", name, get_args(EngineName)), ("memory", memory, get_args(Memory))):
         if given not in known:
             raise unknown_name(what, given, known)
+    if repels_elsewhere:
+        _refuse_elsewhere(name, mesh, accumulate)
     own = ensemble if mesh is ALONE else _own_members(ensemble, mesh)
     steps, example = (steps, example) if accumulate == 1 else _in_parts(ensemble, steps, example, accumulate)
     on_cpu, alone = ensemble.device.type == "cpu", mesh is ALONE
@@ -76,7 +80,11 @@ def make_engine(
     pays: Worth | None = None
     if name == "auto" and on_cpu and alone and unfit is None and steps and example and can_fuse(ensemble.device):
         pays = worth(ensemble.members[0], ensemble.n_members, example[0], steps)
-    possible = loops is None and (pays is not None and pays.pays if on_cpu else can_fuse(ensemble.device))
+    possible = (
+        loops is None
+        and not repels_elsewhere
+        and (pays is not None and pays.pays if on_cpu else can_fuse(ensemble.device))
+    )
     compiles = name == "compiled" or (name == "auto" and possible)
     made: list[PlainStep] = []
 
@@ -142,6 +150,21 @@ def _in_parts(
         rows = part_sizes(len(example[1]), parts)[0]
         example = example[0][:rows], example[1][:rows]
     return None if steps is None else steps * parts, example
+
+
+def _refuse_elsewhere(name: EngineName, mesh: Mesh, parts: int) -> None:
+    """Stop where steps would be made in a way that knows one batch only."""
+    reasons = {
+        "engine='compiled'": name == "compiled",
+        "a mesh of processes": mesh is not ALONE,
+        "accumulate": parts > 1,
+    }
+    for what, so in reasons.items():
+        if so:
+            raise FordeError(
+                f"{what} knows no other data than the batch, which repel_on asks for; use engine='eager', 'vectorized' "
+                "or 'auto', whole batches and one process, or leave repel_on out."
+            )
 
 
 def _own_members(ensemble: Ensemble, mesh: Mesh) -> Ensemble:

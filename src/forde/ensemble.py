@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from forde import building, saving
-from forde.arguments import Arguments, Input, SameInput, as_inputs, called, inputs_of_batch, without_labels
+from forde.arguments import Arguments, Input, SameInput, as_inputs, called, inputs_in, without_labels
 from forde.backbone import features_of, frozen_backbone, refuse_other_backbone
 from forde.data.description import Images, Table
 from forde.data.inputs import normalise
@@ -186,7 +186,7 @@ class Ensemble(nn.Module):
         elif isinstance(x, Dataset) and not isinstance(x, IterableDataset):
             x = DataLoader(x, batch_size=batch_size)
         for batch in x:
-            yield self.as_input(_inputs_in(batch))
+            yield self.as_input(inputs_in(batch))
 
     def as_input(self, x: SameInput) -> SameInput:
         """The batch on the members' device, floating-point numbers in their precision; everything else as it is.
@@ -335,20 +335,6 @@ def _on_cpu(outputs: Iterable[Tensor]) -> list[Tensor]:
 def _more_than(x: Any, batch_size: int) -> bool:
     """Whether there is certainly more than one batch of such a size; of loaders one does not know."""
     return (isinstance(x, Tensor) or hasattr(x, "__array__")) and len(x) > batch_size
-
-
-def _inputs_in(batch: Any) -> Input:
-    """The inputs in a batch, with or without targets."""
-    if isinstance(batch, Mapping):
-        return as_inputs(without_labels(batch))
-    inputs = batch[0] if isinstance(batch, (tuple, list)) and len(batch) else batch
-    several = isinstance(inputs, (Mapping, tuple, list))
-    if not several and not isinstance(inputs, (Tensor, Arguments)) and not hasattr(inputs, "__array__"):
-        raise FordeError(
-            f"a batch is a {type(batch).__name__} that holds a {type(inputs).__name__}, but a tensor or a pair "
-            "(inputs, targets) was expected; wrap the data so that an item is x or (x, y)."
-        )
-    return inputs_of_batch(inputs)
 
 
 def _is_nested_numbers(x: Any) -> bool:

@@ -70,12 +70,12 @@ def compare_interrupted(method: str, folder: Path, interruption: Interruption, *
     given = {**defaults, **options}
     step, steps = Loop._step, 0
 
-    def counted(loop: Loop, x: Any, y: Any) -> None:
+    def counted(loop: Loop, *batch: Any) -> None:
         nonlocal steps
         if steps == interruption.steps:
             raise RuntimeError("the plug was pulled")
         steps += 1
-        step(loop, x, y)
+        step(loop, *batch)
 
     def broken_off(*_: Any) -> None:
         raise RuntimeError("the plug was pulled")

@@ -57,13 +57,13 @@ class StopAfter:
         self.left, self.step = steps, Loop._step
 
     def __get__(self, loop: Loop, owner: type[Loop]) -> Any:
-        return lambda x, y: self.take(loop, x, y)
+        return lambda *batch: self.take(loop, *batch)
 
-    def take(self, loop: Loop, x: Any, y: Any) -> None:
+    def take(self, loop: Loop, *batch: Any) -> None:
         self.left -= 1
         if self.left < 0:
             raise RuntimeError("the plug was pulled")
-        self.step(loop, x, y)
+        self.step(loop, *batch)
 
 
 def crash(run: Path, steps: int, **options: Any) -> None:

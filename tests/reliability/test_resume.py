@@ -34,6 +34,19 @@ def compare(options: Any, folder: Path, interruptions: tuple[int, ...] = (MID_EP
     assert metrics(broken) == metrics(whole)
 
 
+class Drawing(Dataset[Tensor]):
+    """Inputs that draw random numbers when they are read."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.x[index] + 0.1 * torch.randn(5) + float(np.random.rand()) + random.random()
+
+
 class TestExact:
     @pytest.mark.parametrize("steps", [0, 1, STEPS - 1, STEPS, MID_EPOCH, EPOCHS * STEPS - 1])
     def test_wherever_it_stopped(self, steps: int, tmp_path: Path) -> None:
@@ -46,6 +59,13 @@ class TestExact:
     @pytest.mark.parametrize("checkpoints", [{"checkpoint_every": 1}, {"checkpoint_every": 2}, {}])
     def test_rare_checkpoints_repeat_some_steps(self, engine: str, checkpoints: dict[str, int], tmp_path: Path) -> None:
         compare(lambda: {"engine": engine, "checkpoint_minutes": None, **checkpoints}, tmp_path, (EPOCH_END + 1,))
+
+    @pytest.mark.parametrize("kind", ["tensor", "data set", "loader"])
+    def test_other_data_to_repel_on(self, kind: str, tmp_path: Path) -> None:
+        """Within passes over it and between them; items draw random numbers of all kinds."""
+        x = torch.randn(40, 5, generator=torch.Generator().manual_seed(1))
+        given = {"tensor": x, "data set": Drawing(x), "loader": DataLoader(Drawing(x), batch_size=9, shuffle=True)}
+        compare(lambda: {"repel_on": given[kind], "method": "forde-identity"}, tmp_path, (2, 4, 3))
 
     @pytest.mark.parametrize("method", ["deep-ensemble", "weight-rde", "feature-rde", "function-rde", "lit"])
     def test_methods(self, method: str, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from forde.step.agreement import (
     gross_disagreement,
 )
 from forde.step.checks import refuse_unrepeatable
-from forde.step.core import Repulsion, Step
+from forde.step.core import Elsewhere, Repulsion, Step
 from forde.step.plain import PlainStep
 from forde.step.python_state import Watch, difference, hooks_of
 from forde.step.records import Batch, Batches, Forward, StepReport
@@ -139,8 +139,9 @@ class CompiledStep(Step):
         step: int = 0,
         epoch: int = 0,
         data_size: int | None = None,
+        repel_on: Elsewhere | None = None,
     ) -> StepReport:
-        numbers = {"step": step, "epoch": epoch, "data_size": data_size}
+        numbers = {"step": step, "epoch": epoch, "data_size": data_size, "repel_on": repel_on}
 
         def by(which: Step) -> StepReport:
             found = which.update(x, y, **numbers)  # type: ignore[arg-type]
@@ -154,6 +155,8 @@ class CompiledStep(Step):
             if self._trial.over:
                 self._decide(self._trial)
             return found
+        if repel_on is not None:  # whose batches are not traced
+            return by(self._plain)
         batch, factor = self.planned(x, y, step=step, epoch=epoch, data_size=data_size)
         kind = self._kind(batch, factor)
         if kind is None:

@@ -28,7 +28,7 @@ from forde.errors import FordeError
 from forde.random_state import random_tensors, set_random_tensors
 from forde.rules import Forces
 from forde.step.checks import refuse_different_sizes
-from forde.step.core import Repulsion, Step
+from forde.step.core import Elsewhere, Repulsion, Step
 from forde.step.records import Batch, Batches, Forward, StepReport
 from forde.step.runners import refuse_different_parameters
 
@@ -74,16 +74,25 @@ class ShardedStep(Step):
         step: int = 0,
         epoch: int = 0,
         data_size: int | None = None,
+        repel_on: Elsewhere | None = None,
     ) -> StepReport:
         """As in one process, from the batch of all processes; the report is of all members."""
         # Backward passes hold messages when BatchNorm is global; one thread sends them in one order everywhere.
         order = nullcontext() if self.mesh.data.size == 1 else torch.autograd.set_multithreading_enabled(False)
         with order, own_random_numbers(self.mesh, step):
-            return super().update(x, y, optimizer, step=step, epoch=epoch, data_size=data_size)
+            return super().update(x, y, optimizer, step=step, epoch=epoch, data_size=data_size, repel_on=repel_on)
 
     def planned(
-        self, x: Input | list[Input], y: Tensor | list[Tensor], *, step: int, epoch: int, data_size: int | None
+        self,
+        x: Input | list[Input],
+        y: Tensor | list[Tensor],
+        *,
+        step: int,
+        epoch: int,
+        data_size: int | None,
+        repel_on: Elsewhere | None = None,
     ) -> tuple[Batches, float | None]:
+        assert repel_on is None  # `make_engine` has said so
         batch, factor = super().planned(x, y, step=step, epoch=epoch, data_size=data_size)
         self._batch = x, y
         if not isinstance(batch, Batch):

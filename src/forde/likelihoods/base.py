@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from forde.errors import FordeError
-from forde.prediction import Prediction
+from forde.prediction import Prediction, RawPrediction, RegressionPrediction
 
 
 class Likelihood(ABC):
@@ -55,6 +55,17 @@ class Likelihood(ABC):
     @abstractmethod
     def prediction(self, outputs: Tensor) -> Prediction:
         """`[M, B, ...]` → prediction of the ensemble."""
+
+    def most_probable(self, outputs: Tensor) -> Tensor:
+        """Targets that the mean of the members' predictions makes most probable: `[M, B, ...]` → `[B, ...]`."""
+        prediction = self.prediction(outputs)
+        if isinstance(prediction, RawPrediction):
+            raise FordeError(
+                f"outputs under {type(self).__name__} mean nothing to forde, so data cannot be labelled by the "
+                "members' mean prediction; say what they mean with forde.likelihoods.Custom(loss, prediction=...), or "
+                "compare members by what needs no labels ('function-rde')."
+            )
+        return prediction.mean if isinstance(prediction, RegressionPrediction) else prediction.labels
 
     def unpack(self, y: Tensor, members: slice) -> tuple[Likelihood, Tensor, Tensor]:
         """What m members see of targets: a likelihood, its targets `[B, ...]`, and weights `[m, B]` of the rows."""

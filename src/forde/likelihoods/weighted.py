@@ -103,6 +103,10 @@ class Weighted(Likelihood):
     def prediction(self, outputs: Tensor) -> Prediction:
         return self.likelihood.prediction(outputs)
 
+    def most_probable(self, outputs: Tensor) -> Tensor:
+        y = self.likelihood.most_probable(outputs)
+        return self.pack(self.likelihood, y, torch.ones(len(y), device=y.device))[1]
+
     def knowing(self, y: Tensor) -> Likelihood:
         return replace(self, likelihood=self.likelihood.knowing(self._parts(y)[0]))
 

@@ -86,6 +86,8 @@ class Space(ABC):
     """Whether `project` wants the gradient of the loss with respect to the representation."""
     uses_batch: ClassVar[bool] = True
     """False where the representation does not depend on the data (weights)."""
+    reads_labels: ClassVar[bool] = True
+    """Whether `represent` or `scalar` reads `view.y`; where it does not, other data needs no labels."""
     sample_axis: ClassVar[Literal[1, 2]] = 1
     """Axis of `[M, S, D]` along which the batch lies, sample after sample: 1 where members are compared at each sample,
     2 where the whole batch is one vector."""

@@ -48,6 +48,10 @@ class Features(Space):
             raise FordeError(f"projection is {self.projection}, but at least 1 direction, or None, was expected.")
 
     @property
+    def reads_labels(self) -> bool:  # type: ignore[override]
+        return self.needs_loss_gradient
+
+    @property
     def needs_loss_gradient(self) -> bool:  # type: ignore[override]
         return self.projection is not None
 

@@ -27,6 +27,8 @@ class Outputs(Space):
 
     same_size_advice: ClassVar[str] = "give all members as many outputs"
 
+    reads_labels: ClassVar[bool] = False
+
     of: Kind = "logits"
     per_sample: bool = False
 

@@ -41,6 +41,8 @@ from forde.step.sources import Sources
 
 Repulsion = Sequence[Sequence[Tensor | None]]
 """Gradients of the repulsion by unit and parameter, where they are kept apart from those of the objective."""
+Elsewhere = Callable[[], tuple[Input, Tensor]]
+"""Inputs `[B', ...]` that members are compared at instead of the batch, and their labels."""
 
 
 class Step(ABC):
@@ -65,6 +67,7 @@ class Step(ABC):
         step: int = 0,
         epoch: int = 0,
         data_size: int | None = None,
+        repel_on: Elsewhere | None = None,
     ) -> StepReport:
         """One whole step: gradients are left in `.grad` of `runner.parameters()`, then the optimizer moves these.
 
@@ -75,8 +78,9 @@ class Step(ABC):
             step: counts from the start of training; decides with `repulsion_every`.
             epoch: argument of `repulsion_weight`.
             data_size: N; the batch size if left out.
+            repel_on: gives other data `(x', y')` to compare members at; asked where they repel in this step.
         """
-        batch, factor = self.planned(x, y, step=step, epoch=epoch, data_size=data_size)
+        batch, factor = self.planned(x, y, step=step, epoch=epoch, data_size=data_size, repel_on=repel_on)
         found = self.forward(batch, repel=factor is not None)
         if not bool(found.losses.isfinite().all()):
             refuse_non_finite(found.losses, step)
@@ -90,14 +94,23 @@ class Step(ABC):
         return StepReport(found.losses, forces.energy, forces.bandwidth, found.z)
 
     def planned(
-        self, x: Input | list[Input], y: Tensor | list[Tensor], *, step: int, epoch: int, data_size: int | None
+        self,
+        x: Input | list[Input],
+        y: Tensor | list[Tensor],
+        *,
+        step: int,
+        epoch: int,
+        data_size: int | None,
+        repel_on: Elsewhere | None = None,
     ) -> tuple[Batches, float | None]:
-        """The batch, with the part of it that repels, and the factor of the repulsion (None: no repulsion)."""
+        """The batch, with what members are compared at, and the factor of the repulsion (None: no repulsion)."""
         method, size = self.method, len(y if isinstance(y, Tensor) else y[0])
         factor = None
         if len(self.whole.members) > 1:
             factor = method.factor(step=step, epoch=epoch, batch_size=size, data_size=data_size)
         if not isinstance(x, list) and isinstance(y, Tensor):
+            if factor is not None and repel_on is not None:
+                return Batch(x, y, repel_on=repel_on()), factor
             all_repel = factor is None or method.repulsion_fraction == 1
             return Batch(x, y, None if all_repel else method.compared(size)), factor
         if factor is not None:
@@ -215,7 +228,11 @@ def forward(
     """
     space, likelihood = method.space, runner.ensemble.likelihood
     twice = repel and space is not None and space.needs_input_gradient
-    if repel and batch.part is not None:
+    if repel and batch.repel_on is not None:
+        view, _ = runner.run(unit, batch.x, batch.y, share=batch.share, twice=False, tensors=tensors)
+        compared, inputs = runner.run_elsewhere(unit, *batch.repel_on, twice=twice, tensors=tensors)
+        part = None
+    elif repel and batch.part is not None:
         some = batch.part if isinstance(batch.part, tuple) else (batch.x[: batch.part], batch.y[: batch.part])
         view, compared, inputs, part = runner.run_apart(unit, batch, *some, twice=twice, tensors=tensors, links=links)
     else:

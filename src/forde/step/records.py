@@ -30,6 +30,8 @@ class Batch:
     """`[B, ...]`."""
     part: int | tuple[Input, Tensor] | None = None
     """The samples that members are compared at, where not all: the first so many, or `(x, y)` of their own."""
+    repel_on: tuple[Input, Tensor] | None = None
+    """Other data `(x', y')` that members are compared at, instead of the batch."""
     share: float = 1.0
     """Part of the whole batch that these samples are, where several processes hold it together."""
 

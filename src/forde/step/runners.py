@@ -111,6 +111,14 @@ class Runner(ABC):
             y: their targets.
         """
 
+    def run_elsewhere(
+        self, unit: int, x: Input, y: Tensor, *, twice: bool, tensors: Tensors | None = None
+    ) -> tuple[View, Input | Sources]:
+        """A pass over data whose loss is not taken: BatchNorm normalises it by its own statistics, and buffers stay."""
+        own = self._tensors_for_part(unit, self.network(unit), tensors)
+        with still_statistics(self.ensemble.members[self.rows[unit]]):
+            return self.run(unit, x, y, share=1.0, twice=twice, tensors=own)
+
     @abstractmethod
     def each(self, function: Callable[[View], Tensor], view: View, *, at_once: bool) -> Tensor:
         """A function of one member's view for every member of the unit: `[m, ...]`.

@@ -8,6 +8,11 @@ from typing import Any
 from forde.training.configuration import first_difference, short
 
 _PRINT = re.compile(r"(py\d+\.\d+:)?[0-9a-f]{16}")
+OTHER_DATA = {
+    "data": "other data",
+    "validation_data": "other validation data",
+    "repel_on_data": "other data to repel on",
+}
 SAME = "give the same, or another folder"
 
 
@@ -29,8 +34,8 @@ def first_change(started_with: dict[str, Any], given: dict[str, Any]) -> str | N
             return f"the method {short(names[0])}, but {short(names[1])} was given ({field}); {SAME}"
     if not all(isinstance(value, str) and _PRINT.fullmatch(value) for value in (old, new)):
         return f"{field} = {short(old)}, but {short(new)} was given; {SAME}"
-    if field in ("data.content", "validation_data.content"):
-        which = "other validation data" if field.startswith("validation") else "other data"
+    which = OTHER_DATA.get(field.removesuffix(".content"))
+    if which is not None and field.endswith(".content"):
         return f"{which}: it has changed since ({field}); restore the data, or start again in another folder"
     if field == "ensemble.architecture":
         layer = _changed_layer(*(settings["ensemble"].get("network") for settings in (started_with, given)))

@@ -53,7 +53,7 @@ def known_by(
     differ between processes are noticed when they are drawn.
 
     Args:
-        feeds: `data`, and `validation_data` where there are some.
+        feeds: `data`, and `validation_data` and `repel_on_data` where there are some.
         samples: of each as in `describe_data`.
     """
     known: dict[str, Any] = {"ensemble": describe_ensemble(ensemble)}

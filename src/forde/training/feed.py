@@ -164,17 +164,8 @@ def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool
         raise FordeError(f"batch_size is {batch_size}, but a whole number of at least 1 was expected.")
     if isinstance(data, DataLoader):
         return LoaderFeed(data, ensemble)
-    if isinstance(data, IterableDataset):
-        raise FordeError(
-            "an IterableDataset has an order of its own, which fit cannot shuffle; pass a DataLoader of it instead."
-        )
     if isinstance(data, Dataset):
-        if isinstance(data, Sized) and len(data) == 0:
-            raise FordeError("the data is empty; pass at least one sample.")
-        drop = drop_last and isinstance(data, Sized) and len(data) > batch_size
-        generator = torch.Generator()
-        loader = DataLoader(data, batch_size=batch_size, shuffle=True, drop_last=drop, generator=generator)
-        return LoaderFeed(loader, ensemble)
+        return LoaderFeed(loader_of(data, batch_size=batch_size, drop_last=drop_last), ensemble)
     data = taken_apart(data, "the data") if isinstance(data, Mapping) else data
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise FordeError(
@@ -185,6 +176,22 @@ def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool
     check_data(x, y, likelihood)
     y = as_targets(y, likelihood).to(ensemble.device)
     return TensorFeed(ensemble.as_input(x), y, batch_size=batch_size, drop_last=drop_last)
+
+
+def loader_of(data: Dataset[Any], *, batch_size: int, drop_last: bool) -> DataLoader[Any]:
+    """A loader of a Dataset that draws its order from a generator of its own.
+
+    >>> loader_of(TensorDataset(torch.zeros(10, 2)), batch_size=4, drop_last=True).drop_last
+    True
+    """
+    if isinstance(data, IterableDataset):
+        raise FordeError(
+            "an IterableDataset has an order of its own, which fit cannot shuffle; pass a DataLoader of it instead."
+        )
+    if isinstance(data, Sized) and len(data) == 0:
+        raise FordeError("the data is empty; pass at least one sample.")
+    drop = drop_last and isinstance(data, Sized) and len(data) > batch_size
+    return DataLoader(data, batch_size=batch_size, shuffle=True, drop_last=drop, generator=torch.Generator())
 
 
 def sizes_of_batches(n: int, batch_size: int, *, drop_last: bool) -> set[int]:
@@ -234,8 +241,13 @@ def refuse_one_class(y: Tensor, likelihood: Likelihood) -> None:
         )
 
 
-def _check_batch(x: Input, y: Tensor, likelihood: Likelihood) -> None:
+def refuse_not_finite(x: Input) -> None:
+    """Stop where inputs hold NaN or infinite values."""
     for tensor in each_tensor(x):
         if (tensor.is_floating_point() or tensor.is_complex()) and not bool(tensor.isfinite().all()):
             raise FordeError("the inputs hold NaN or infinite values; remove those rows or fill in the values.")
+
+
+def _check_batch(x: Input, y: Tensor, likelihood: Likelihood) -> None:
+    refuse_not_finite(x)
     likelihood.check_targets(y)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from forde.arguments import Input
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError
 from forde.methods import Method
@@ -38,6 +40,7 @@ from forde.training.optimizer_state import (
     optimizer_tensors,
 )
 from forde.training.plain import like, to_plain
+from forde.training.repulsion_feed import RepulsionFeed
 from forde.training.schedule import Schedule
 from forde.training.validating import Validator
 from forde.training.writers import finite_or_null, from_json
@@ -75,13 +78,16 @@ class Loop:
         non_finite: NonFinite,
         plan: Plan | None = None,
         validator: Validator | None = None,
+        repel_on: RepulsionFeed | None = None,
     ) -> None:
         self.engine, self.optimizer, self.schedule, self.feed = engine, optimizer, schedule, feed
         self.ensemble: Ensemble = engine.whole
         self.plan = plan or Plan(self.ensemble, engine.method)
-        self.validator = validator
+        self.validator, self.repel_on = validator, repel_on
         self.independent_data, self.diagnostics_every, self.non_finite = independent_data, diagnostics_every, non_finite
         self.orders = [torch.Generator().manual_seed(seed + i) for i in range(self.ensemble.n_members)]
+        self.other_order = torch.Generator().manual_seed(seed)
+        """Of the data of `repel_on`."""
         self.patience = _patience(engine.method)
         self.careful = None if non_finite == "stop" else CarefulStep(engine, optimizer)
         self.records: list[Record] = []
@@ -101,7 +107,8 @@ class Loop:
         }
 
     def _generators(self) -> list[torch.Generator]:
-        return [*self.orders, *self.feed.generators()]
+        other = [] if self.repel_on is None else [self.other_order, *self.repel_on.feed.generators()]
+        return [*self.orders, *self.feed.generators(), *other]
 
     def run_epoch(self, *, last: bool, after_step: Callable[[], None]) -> Record:
         """The rest of the current epoch.
@@ -115,9 +122,10 @@ class Loop:
             self.lr = float(self.optimizer.param_groups[0]["lr"])
         self.plan.before_epoch(self.epoch)
         batches = self._batches()
-        x, y = self._again(batches) if self.step else (None, None)
+        others = None if self.repel_on is None else self.repel_on.epoch(self.other_order)
+        x, y = self._again(batches, others) if self.step else (None, None)
         for x, y in batches:
-            self._step(x, y)
+            self._step(x, y, None if others is None else next(others))
             self.seconds = before + time.perf_counter() - started
             after_step()
             if waiting:
@@ -152,8 +160,10 @@ class Loop:
         self._begin_epoch()
         return record
 
-    def _step(self, x: Any, y: Any) -> None:
-        step = {"step": self.steps, "epoch": self.epoch, "data_size": self.feed.size}
+    def _step(self, x: Any, y: Any, other: Input | None) -> None:
+        step: dict[str, Any] = {"step": self.steps, "epoch": self.epoch, "data_size": self.feed.size}
+        if other is not None and self.repel_on is not None:
+            step["repel_on"] = partial(self.repel_on.with_labels, other)
         try:
             if self.careful is None:
                 report = self.engine.update(x, y, self.optimizer, **step)
@@ -182,8 +192,12 @@ class Loop:
         columns = zip(*(self.feed.epoch(order) for order in self.orders), strict=True)
         return (([x for x, _ in pairs], [y for _, y in pairs]) for pairs in columns)
 
-    def _again(self, batches: Iterator[tuple[Any, Any]]) -> tuple[Any, Any]:
-        """Draw the batches of this epoch that were used already, and return the last of them."""
+    def _again(self, batches: Iterator[tuple[Any, Any]], others: Iterator[Input] | None) -> tuple[Any, Any]:
+        """Draw the batches of this epoch that were used already, and return the last of them.
+
+        Args:
+            others: those of other data, of which each step took one too.
+        """
         now = get_random_state(self.ensemble.device)
         set_random_tensors(_part(self.beginning, "random."), self.ensemble.device)
         batch = None
@@ -193,6 +207,8 @@ class Loop:
                 raise FordeError(
                     f"the loader yielded {done} batches where the interrupted run had {self.step}; give the same data."
                 )
+            if others is not None:
+                next(others)
         set_random_state(now)
         assert batch is not None
         return batch

@@ -32,11 +32,11 @@ class CarefulStep:
         ]
         self._before = [torch.empty_like(b) for b in self._statistics]
 
-    def __call__(self, x: Any, y: Any, *, step: int, epoch: int, data_size: int) -> StepReport:
-        """As `Engine.update`, or NonFiniteError."""
+    def __call__(self, x: Any, y: Any, *, step: int, **others: Any) -> StepReport:
+        """As `Step.update`, or NonFiniteError."""
         _copy(self._before, self._statistics)
         try:
-            report = self.engine.update(x, y, step=step, epoch=epoch, data_size=data_size)
+            report = self.engine.update(x, y, step=step, **others)
             self.engine.settle()
             self._refuse_gradients(step)
         except NonFiniteError:

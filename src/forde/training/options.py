@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
@@ -21,7 +21,7 @@ class Batching:
     """How the data become batches, beside their size.
 
     >>> Batching(drop_last=False)
-    Batching(drop_last=False, augmentation=None, independent=False)
+    Batching(drop_last=False, augmentation=None, independent=False, repel_on=None)
     """
 
     drop_last: bool = True
@@ -30,6 +30,11 @@ class Batching:
     """Random crops and flips of `forde.data.Images`, made on the device."""
     independent: bool = False
     """An order of its own for each member, as classical deep ensembles have; only without repulsion."""
+    repel_on: Any = field(default=None, compare=False)
+    """Other data for members to be compared at, instead of each batch: inputs as a tensor, array or dict, a Dataset or
+    a DataLoader; unlabelled, augmented or foreign. Labels in it are not read: where the method needs some, they are
+    those of the ensemble's mean prediction. Each step takes a batch of it, as the DataLoader has it, or of `batch_size`
+    (times the method's `repulsion_fraction`)."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,11 @@ from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods import Method
 from forde.priors import TrainingData
+from forde.training.feature_feed import of_features
 from forde.training.feed import Feed, TensorFeed, as_targets, make_feed, refuse_one_class
 from forde.training.image_feed import ImageFeed
 from forde.training.options import Batching
+from forde.training.repulsion_feed import inputs_feed
 from forde.training.settings import Settings
 from forde.training.splitting import held_out
 
@@ -44,8 +46,26 @@ def available_device(device: str | torch.device, *, own: bool = False) -> torch.
     return target
 
 
-def feeds_of(data: Any, ensemble: Ensemble, settings: Settings) -> tuple[Feed, Feed | None]:
-    """The data as batches for this ensemble, and those to validate with, where there are some.
+class Feeds(NamedTuple):
+    """All data of a run as batches."""
+
+    data: Feed
+    validation: Feed | None = None
+    repel_on: Feed | None = None
+
+    def named(self) -> dict[str, Feed]:
+        """Those that there are, by the name that a run's settings have for them."""
+        others = {"validation_data": self.validation, "repel_on_data": self.repel_on}
+        return {"data": self.data, **{name: feed for name, feed in others.items() if feed is not None}}
+
+    def of_features(self, ensemble: Ensemble) -> Feeds:
+        """The data as the members see it."""
+        others = (None if feed is None else of_features(feed, ensemble) for feed in (self.validation, self.repel_on))
+        return Feeds(of_features(self.data, ensemble), *others)
+
+
+def feeds_of(data: Any, method: Method, ensemble: Ensemble, settings: Settings) -> Feeds:
+    """The data as batches for this ensemble, with those to validate with and to repel on, where there are some.
 
     The ensemble learns what its inputs are, where the data says so.
     """
@@ -58,19 +78,36 @@ def feeds_of(data: Any, ensemble: Ensemble, settings: Settings) -> tuple[Feed, F
         held = validation.data
     if isinstance(data, (Images, Table)):
         ensemble.inputs = Inputs.of(data, ensemble.inputs)
-    feed = _feed_of(data, ensemble, settings, settings.batches)
+    feed = _feed_of(data, ensemble, settings.batch_size, settings.batches)
     if isinstance(feed, TensorFeed):
         refuse_one_class(feed.y, ensemble.likelihood)
+    other = _repulsion_feed(method, ensemble, settings)
     if held is None:
-        return feed, None
+        return Feeds(feed, None, other)
     try:
-        return feed, _feed_of(held, ensemble, settings, Batching(drop_last=False))
+        return Feeds(feed, _feed_of(held, ensemble, settings.batch_size, Batching(drop_last=False)), other)
     except FordeError as error:
         raise FordeError(f"of the validation data: {error}") from None
 
 
-def _feed_of(data: Any, ensemble: Ensemble, settings: Settings, batches: Batching) -> Feed:
-    batch_size = settings.batch_size
+def _repulsion_feed(method: Method, ensemble: Ensemble, settings: Settings) -> Feed | None:
+    """The inputs of `repel_on` as batches for this ensemble; None where members repel on the batch."""
+    data = settings.batches.repel_on
+    if data is None:
+        return None
+    batch_size = method.compared(settings.batch_size) or settings.batch_size
+    try:
+        if isinstance(data, Images):
+            return _feed_of(data, ensemble, batch_size, Batching())
+        if isinstance(data, Table):
+            units = None if ensemble.inputs is None else ensemble.inputs.standardisation
+            data = (data if isinstance(data, StandardTable) or units is None else units.apply(data)).x
+        return inputs_feed(data, ensemble, batch_size=batch_size)
+    except FordeError as error:
+        raise FordeError(f"of the data of repel_on: {error}") from None
+
+
+def _feed_of(data: Any, ensemble: Ensemble, batch_size: int, batches: Batching) -> Feed:
     if isinstance(data, Images):
         known = ensemble.inputs
         inputs = known if known is not None and known.are_images else Inputs.of(data)

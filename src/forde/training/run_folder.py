@@ -141,7 +141,7 @@ class RunFolder:
         return json_name(started_with)
 
     def samples_read(self, of: str) -> int | None:
-        """How many samples the fingerprint of `data` or `validation_data` was made of; None where there is none."""
+        """How many samples the fingerprint of the data was made of; None where there is none."""
         path = self.folder / CONFIG
         data = self.mesh.first(lambda: read_settings(path).get(of) if path.exists() else None)
         samples = data.get("samples") if isinstance(data, dict) else None

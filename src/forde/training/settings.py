@@ -35,6 +35,7 @@ class Shorthands(TypedDict, total=False):
     drop_last: bool
     augmentation: Augmentation | None
     independent_data: bool
+    repel_on: Any
     memory: Memory
     mesh: Shape | Literal["auto"] | None
     non_finite: NonFinite
@@ -172,6 +173,7 @@ class Settings:
             "epochs": self.epochs, "batch_size": self.batch_size, "seed": self.seed, "precision": self.precision,
             "drop_last": self.batches.drop_last, "augmentation": self.batches.augmentation,
             "independent_data": self.batches.independent,
+            **({} if self.batches.repel_on is None else {"repel_on": "other data"}),
             "validation": self._how_validated, **self._how_optimized,
         }  # fmt: skip
 

@@ -34,7 +34,6 @@ from forde.training.configuration import (
     known_by,
     refuse_different_processes,
 )
-from forde.training.feature_feed import of_features
 from forde.training.feed import Feed
 from forde.training.history import History, Record
 from forde.training.loop import Loop
@@ -43,6 +42,7 @@ from forde.training.options import Batching, Checkpointing, Execution, Optimizat
 from forde.training.outcome import Outcome
 from forde.training.plain import described
 from forde.training.preparing import (
+    Feeds,
     available_device,
     feeds_of,
     fitted_to,
@@ -50,6 +50,7 @@ from forde.training.preparing import (
     say_what_is_not_trained,
     training_data,
 )
+from forde.training.repulsion_feed import RepulsionFeed, refuse_to_repel_elsewhere, repulsion_feed
 from forde.training.run_folder import BEST, LAST, RunFolder
 from forde.training.run_log import silent
 from forde.training.schedule import Length, SchedulerFactory, Watched
@@ -126,7 +127,8 @@ def fit(
         validation: data to judge the ensemble by after each epoch, the share of `data` to hold out for it (0.2), or
             `Validation(data, monitor, patience, restore_best, every, measures)`. The ensemble ends as after its best
             epoch.
-        batches: how data become batches: `Batching(drop_last, augmentation, independent)`.
+        batches: how data become batches: `Batching(drop_last, augmentation, independent, repel_on)`. With
+            `repel_on=x` members are compared on other data than the batch.
         execution: how steps are carried out: `Execution(memory, mesh, non_finite)`.
         reporting: what is measured and shown: `Reporting(progress, diagnostics_every, writers)`.
         checkpoint: what `run` keeps: `Checkpointing(every, minutes, keep, about)`.
@@ -150,33 +152,33 @@ def fit(
         reporting=reporting, checkpoint=checkpoint,
     )  # fmt: skip
     settings = Settings(
-        epochs=epochs, batch_size=batch_size, lr=lr, optimizer=optimizer, scheduler=scheduler, seed=seed,
-        device=device, precision=precision, engine=engine, callback=callback, run=run, resume=resume, **groups,
+        epochs=epochs, batch_size=batch_size, lr=lr, optimizer=optimizer, scheduler=scheduler, seed=seed, device=device,
+        precision=precision, engine=engine, callback=callback, run=run, resume=resume, **groups,
     )  # fmt: skip
     method = _checked_method(method, ensemble, settings)
     with turn("fit"), _surroundings(ensemble, settings) as (mesh, folder):
-        feed, held = feeds_of(data, ensemble, settings)
-        refuse_uneven_batches(feed.batch_sizes(), mesh)
-        refuse_uneven_parts(feed.batch_sizes(), settings.optimization.accumulate)
+        feeds = feeds_of(data, method, ensemble, settings)
+        refuse_uneven_batches(feeds.data.batch_sizes(), mesh)
+        refuse_uneven_parts(feeds.data.batch_sizes(), settings.optimization.accumulate)
         with seeded(settings.seed):
             share_random_numbers(mesh, ensemble.device)
             ensemble.train()
             say_what_is_not_trained(ensemble)
-            known = _known(ensemble, feed, held, folder, mesh)
-            feed, held = of_features(feed, ensemble), None if held is None else of_features(held, ensemble)
-            fitted, example = fitted_to(method, ensemble, feed)
-            validator = _validator(held, ensemble, settings, mesh, example)
-            inputs = training_data(ensemble, feed)
-            plan = fitted.plan(ensemble, data=inputs, epochs=settings.epochs, seed=settings.seed)
+            known = _known(ensemble, feeds, folder, mesh)
+            feeds = feeds.of_features(ensemble)
+            fitted, example = fitted_to(method, ensemble, feeds.data)
+            validator = _validator(feeds.validation, ensemble, settings, mesh, example)
+            repel_on = repulsion_feed(feeds.repel_on, ensemble, fitted, None if example is None else example[0])
+            plan = fitted.plan(ensemble, data=training_data(ensemble, feeds.data), epochs=epochs, seed=seed)
             history = History(fitted)
-            with _step(plan, feed, settings, mesh, example) as step:
-                loop = _loop(step, feed, settings, plan, method=fitted, validator=validator)
+            with _step(plan, feeds.data, settings, mesh, example) as step:
+                loop = _loop(step, feeds.data, settings, plan, method=fitted, validator=validator, repel_on=repel_on)
                 finished = _begin(loop, settings, folder, mesh, method=method, known=known)
                 if not finished:
                     _train(loop, settings, folder, mesh)
                     _conclude(loop, history, folder)
             if not finished:
-                _make_members(plan, ensemble, feed, settings.precision)
+                _make_members(plan, ensemble, feeds.data, settings.precision)
             ensemble.eval()
             if folder is not None and finished:
                 history.records, outcome = folder.load_finished(ensemble)
@@ -205,6 +207,8 @@ def _checked_method(method: Method | str, ensemble: Ensemble, settings: Settings
         )
     if settings.batches.independent and method.space is not None:
         raise FordeError("independent_data needs members that do not interact; use it with 'deep-ensemble' only.")
+    if settings.batches.repel_on is not None:
+        refuse_to_repel_elsewhere(method)
     return method
 
 
@@ -230,18 +234,15 @@ def _surroundings(ensemble: Ensemble, settings: Settings) -> Iterator[tuple[Mesh
         yield mesh, folder
 
 
-def _known(
-    ensemble: Ensemble, feed: Feed, held: Feed | None, folder: RunFolder | None, mesh: Mesh
-) -> dict[str, Any] | None:
+def _known(ensemble: Ensemble, feeds: Feeds, folder: RunFolder | None, mesh: Mesh) -> dict[str, Any] | None:
     """What ensemble and data are known again by, before an engine stacks the members.
 
     None where nobody will ask: for a run that nobody resumes and no other process shares.
     """
     if folder is None and mesh is ALONE:
         return None
-    feeds = {"data": feed} if held is None else {"data": feed, "validation_data": held}
-    samples = {name: None if folder is None else folder.samples_read(name) for name in feeds}
-    return known_by(ensemble, feeds, samples, mesh)
+    samples = {name: None if folder is None else folder.samples_read(name) for name in feeds.named()}
+    return known_by(ensemble, feeds.named(), samples, mesh)
 
 
 def _validator(
@@ -268,6 +269,7 @@ def _step(
         name, plan.trained, plan.method, settings.precision, settings.execution.memory,
         steps=settings.epochs * max(1, feed.size // rows), example=example, mesh=mesh,
         accumulate=settings.optimization.accumulate,
+        repels_elsewhere=settings.batches.repel_on is not None,
     )  # fmt: skip
     try:
         yield step
@@ -277,7 +279,14 @@ def _step(
 
 
 def _loop(
-    step: Step, feed: Feed, settings: Settings, plan: Plan, *, method: Method, validator: Validator | None
+    step: Step,
+    feed: Feed,
+    settings: Settings,
+    plan: Plan,
+    *,
+    method: Method,
+    validator: Validator | None,
+    repel_on: RepulsionFeed | None,
 ) -> Loop:
     optimization = settings.optimization
     watched = None if validator is None else Watched(validator.key, validator.options.monitor in HIGHER_IS_BETTER)
@@ -290,7 +299,7 @@ def _loop(
     return Loop(
         step, optimizer, schedule, feed, seed=settings.seed, independent_data=settings.batches.independent,
         diagnostics_every=settings.reporting.diagnostics_every, non_finite=settings.execution.non_finite, plan=plan,
-        validator=validator,
+        validator=validator, repel_on=repel_on,
     )  # fmt: skip
 
 

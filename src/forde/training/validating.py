@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from forde.arguments import Arguments, Input
+from forde.arguments import Input, shapes
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, unknown_name
 from forde.inference import running
@@ -84,10 +84,10 @@ class Validator:
             measured = self._measured(most=1)
         except FordeError as error:
             own = next((x for x, _ in self._batches()), None)
-            if example is not None and own is not None and _shapes(own) != _shapes(example):
+            if example is not None and own is not None and shapes(own) != shapes(example):
                 raise FordeError(
-                    f"the validation inputs have shape {_shapes(own)}, but those of the training data "
-                    f"{_shapes(example)}; prepare both in the same way."
+                    f"the validation inputs have shape {shapes(own)}, but those of the training data "
+                    f"{shapes(example)}; prepare both in the same way."
                 ) from error
             raise FordeError(f"of the validation data: {error}") from None
         if self.options.monitor not in measured:
@@ -199,10 +199,3 @@ def _put(tensors: Mapping[str, Tensor], ensemble: Ensemble) -> None:
     """In place, so that an engine that holds the members stacked sees it too."""
     for name, tensor in ensemble.member_tensors().items():
         tensor.copy_(tensors[name])
-
-
-def _shapes(x: Input) -> str:
-    """Shapes but for the number of samples, in words."""
-    if isinstance(x, Arguments):
-        return ", ".join(f"{name!r} {_shapes(tensor)}" for name, tensor in x.tensors.items())
-    return f"[N{''.join(f', {size}' for size in x.shape[1:])}]"
