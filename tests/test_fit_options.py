@@ -92,7 +92,8 @@ def test_every_shorthand_is_an_option_of_one_group() -> None:
         assert getattr(groups[group], option) is value  # type: ignore[literal-required]
     options = sum(len(kind.__dataclass_fields__) for kind in GROUPS.values())
     assert len(marks) == options, "an option of a group has no shorthand, or two"
-    assert of_validation < set(Shorthands.__annotations__)
+    in_the_group_only = {"every", "measures"}  # by themselves they would not say of what
+    assert of_validation - in_the_group_only < set(Shorthands.__annotations__)
     for name, other in (("monitor", "ece"), ("patience", 7), ("restore_best", False)):
         given = grouped({name: other}, validation=0.5)["validation"]
         assert given is not None and getattr(given, name) == other and given.data == 0.5
@@ -109,6 +110,7 @@ def test_the_groups_have_defaults_of_their_own() -> None:
         ({"checkpoint": Checkpointing(), "keep": 3}, r"checkpoint=Checkpointing\(\.\.\.\) and keep=3 were both given"),
         ({"batches": Batching(), "independent_data": True}, r"as Batching\(independent=True\)"),
         ({"reporting": {"progress": False}}, "but a forde.Reporting was expected"),
+        ({"learning_rate": 0.1}, "fit has no argument 'learning_rate'; here it is lr"),
         ({"epoch": 3}, "unknown argument of fit 'epoch'; did you mean 'epochs'"),
         ({"checkpoints": Checkpointing()}, "did you mean 'checkpoint'"),
         ({"execution": Execution(non_finite="roll_back")}, "give a folder"),

@@ -30,12 +30,29 @@ def entropy(probs: Tensor) -> Tensor:
     return torch.special.entr(probs).sum(-1)
 
 
-@dataclass(frozen=True)
+def _summary(prediction: Prediction) -> str:
+    """How many members said what about how many inputs, and how unsure they are on average; no long tensors."""
+    outputs = next(iter(vars(prediction).values()))
+    what = "mean" if hasattr(prediction, "mean") else "probs"
+    told = [f"members={len(outputs)}", f"{what}={list(getattr(prediction, what).shape)}"]
+    for name in ("total", "aleatoric", "epistemic"):
+        if outputs.numel() and hasattr(prediction, name):
+            told.append(f"mean {name}={float(getattr(prediction, name).double().mean()):.3g}")
+    return f"{type(prediction).__name__}({', '.join(told)})"
+
+
+@dataclass(frozen=True, repr=False)
 class ClassificationPrediction:
-    """Averaged and per-member class probabilities of M members on B inputs."""
+    """Averaged and per-member class probabilities of M members on B inputs.
+
+    >>> ClassificationPrediction(torch.tensor([[[0.0, 0.0]], [[9.0, 0.0]]]))
+    ClassificationPrediction(members=2, probs=[1, 2], mean total=0.562, mean aleatoric=0.347, mean epistemic=0.215)
+    """
 
     member_logits: Tensor
     """[M, B, C] raw outputs; kept because log-probabilities from them stay finite where probabilities round to 0."""
+
+    __repr__ = _summary
 
     @property
     def member_probs(self) -> Tensor:
@@ -74,12 +91,14 @@ class ClassificationPrediction:
         return (self.total - self.aleatoric).clamp_min(0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DensePrediction:
     """Class probabilities of M members for each pixel or token of B inputs; `...` is `H, W` or `T`."""
 
     member_logits: Tensor
     """[M, B, C, ...] raw outputs."""
+
+    __repr__ = _summary
 
     @property
     def per_pixel(self) -> ClassificationPrediction:
@@ -122,12 +141,14 @@ class DensePrediction:
         return self.per_pixel.epistemic
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MultiLabelPrediction:
     """Probabilities of M members that each of K labels holds, on B inputs."""
 
     member_logits: Tensor
     """[M, B, K] raw outputs."""
+
+    __repr__ = _summary
 
     @property
     def per_label(self) -> ClassificationPrediction:
@@ -165,7 +186,7 @@ class MultiLabelPrediction:
         return self.per_label.epistemic
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RegressionPrediction:
     """Mixture of M Gaussians on B inputs; K outputs per input (or any shape), the K axis dropped where K = 1."""
 
@@ -173,6 +194,8 @@ class RegressionPrediction:
     """[M, B], [M, B, K] or [M, B, ...]."""
     member_variances: Tensor
     """[M, B] or [M, B, K] noise variance that each member states."""
+
+    __repr__ = _summary
 
     @property
     def mean(self) -> Tensor:
@@ -214,12 +237,14 @@ class RegressionPrediction:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RawPrediction:
     """What members said under the user's own loss, where forde cannot know what the outputs mean."""
 
     member_outputs: Tensor
     """[M, B, ...]."""
+
+    __repr__ = _summary
 
     @property
     def mean(self) -> Tensor:

@@ -13,6 +13,14 @@ from forde.prediction import ClassificationPrediction, RawPrediction, Regression
 M, B, C = 4, 200, 3
 
 
+def test_shown_in_one_line() -> None:
+    found = RegressionPrediction(torch.ones(M, B, 2), torch.full((M, B, 2), 0.25))
+    assert repr(found) == (
+        "RegressionPrediction(members=4, mean=[200, 2], mean total=0.25, mean aleatoric=0.25, mean epistemic=0)"
+    )
+    assert repr(RawPrediction(torch.ones(M, 0))) == "RawPrediction(members=4, mean=[0])"
+
+
 def draws(*size: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return 3 * torch.randn(*size, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
 

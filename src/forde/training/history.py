@@ -15,7 +15,7 @@ NOT_ALWAYS = frozenset(
 """What a record has where it was measured."""
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """One record per epoch, and the method as fitted to the data.
 
@@ -27,6 +27,8 @@ class History:
     >>> history = History(Method(), [{"epoch": 0.0, "loss": 1.5}, {"epoch": 1.0, "loss": 1.0}])
     >>> history["loss"]
     [1.5, 1.0]
+    >>> history
+    History(epochs=2, loss=1.5 to 1)
     """
 
     method: Method
@@ -46,6 +48,16 @@ class History:
         if self.records and name not in known | NOT_ALWAYS:
             raise unknown_name("quantity", str(name), sorted(known))
         return [record.get(name, float("nan")) for record in self.records]
+
+    def __repr__(self) -> str:
+        told = [f"epochs={len(self)}"]
+        if self.records and "loss" in self.records[0]:
+            told.append(f"loss={self['loss'][0]:.4g} to {self['loss'][-1]:.4g}")
+        if self.best_epoch is not None:
+            told.append(f"best_epoch={self.best_epoch}")
+        if self.stopped is not None:
+            told.append(f"stopped={self.stopped!r}")
+        return f"History({', '.join(told)})"
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)

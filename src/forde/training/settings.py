@@ -85,6 +85,8 @@ def grouped(
     given = ("optimization", "validation", "batches", "execution", "reporting", "checkpoint")
     for shorthand in shorthands:
         if shorthand not in Shorthands.__annotations__:
+            if shorthand in ELSEWHERE:
+                raise FordeError(f"fit has no argument '{shorthand}'; here it is {ELSEWHERE[shorthand]}.")
             raise unknown_name("argument of fit", shorthand, [*Shorthands.__annotations__, *given, *FLAT])
     return Groups(
         optimization=_group("optimization", Optimization, optimization, shorthands),
@@ -208,5 +210,14 @@ class Settings:
         }  # fmt: skip
 
 
+ELSEWHERE = {
+    **dict.fromkeys(("learning_rate", "learning_rate_init"), "lr"),
+    **dict.fromkeys(("max_epochs", "num_epochs", "n_epochs", "num_train_epochs", "max_iter"), "epochs"),
+    **dict.fromkeys(("val_loader", "val_data", "validation_data", "eval_dataset", "eval_set"), "validation"),
+    **dict.fromkeys(("loss", "loss_fn", "criterion"), "the ensemble's: Ensemble(..., likelihood=...)"),
+    "weight_decay": "the method's: forde.method(name, weight_decay=...)",
+    **dict.fromkeys(("accelerator", "gpus"), "device"),
+}
+"""What other libraries call it, too far from our word to be found as a misspelling."""
 FLAT = tuple(name for name in Settings.__dataclass_fields__ if name not in Groups.__annotations__)
 """Arguments of `fit` that are in no group."""
