@@ -146,7 +146,7 @@ def test_scores_of_numbers_follow_their_definitions() -> None:
     random = np.random.default_rng(1)
     mean, std, y = random.normal(size=5), random.uniform(0.5, 2, 5), random.normal(size=5)
     low, high = norm.interval(0.95, mean, std)
-    scores = regression_scores(Forecast(mean, std, low, high), y, 2.0)
+    scores = regression_scores(Forecast(mean[None], std[None] ** 2, low, high), y, 2.0)
     z = np.linspace(-30, 30, 200_001)
     step = z[1] - z[0]
     integrals = [step * ((norm.cdf(z, m, s) - (z >= t)) ** 2).sum() for m, s, t in zip(mean, std, y, strict=True)]
@@ -169,7 +169,8 @@ def test_peers_know_the_noise_that_they_would_fit(name: str) -> None:
     with pytest.warns() if "mlp" in name else pytest.MonkeyPatch.context():
         predict = each.predict(x, y, 0, options)
     forecast = predict(x)
-    assert forecast.std.mean() > 0.85 and np.allclose(forecast.high - forecast.low, 2 * 1.959964 * forecast.std)
+    std = np.sqrt(forecast.variances[0])
+    assert std.mean() > 0.85 and np.allclose(forecast.high - forecast.low, 2 * 1.959964 * std)
 
 
 @pytest.mark.parametrize("name", [name for name, each in data_sets().items() if available(each)])

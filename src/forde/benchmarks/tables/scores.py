@@ -20,12 +20,16 @@ LEAST_PROBABILITY = 1e-6
 
 
 class Forecast(NamedTuple):
-    """A mean, a standard deviation and a central interval for each row `[N]`, in units of the target."""
+    """A mixture of M Gaussians and a central interval for each row, in units of the target; most peers have M = 1."""
 
-    mean: Array
-    std: Array
+    means: Array
+    """[M, N]"""
+    variances: Array
+    """[M, N]"""
     low: Array
+    """[N]"""
     high: Array
+    """[N]"""
 
 
 def classification_scores(probs: Array, y: Array) -> dict[str, float]:
@@ -50,18 +54,19 @@ def regression_scores(forecast: Forecast, y: Array, scale: float) -> dict[str, f
     """RMSE, NLL, CRPS, coverage and width of the intervals for targets `[N]`.
 
     All but the coverage are in units of `scale`, the standard deviation of the training targets, so that data sets can
-    be averaged. NLL and CRPS are those of N(mean, std²).
+    be averaged. NLL and CRPS are those of the whole mixture.
 
-    >>> same = Forecast(np.zeros(2), np.ones(2), np.full(2, -2.0), np.full(2, 2.0))
+    >>> same = Forecast(np.zeros((1, 2)), np.ones((1, 2)), np.full(2, -2.0), np.full(2, 2.0))
     >>> {name: round(value, 3) for name, value in regression_scores(same, np.array([0.0, 4.0]), 2.0).items()}
     {'rmse': 1.414, 'nll': 4.226, 'crps': 0.917, 'coverage': 0.5, 'width': 2.0}
     """
-    mean, std, target = (torch.from_numpy(part / scale) for part in (forecast.mean, forecast.std, y))
+    means, target = torch.from_numpy(forecast.means / scale), torch.from_numpy(y / scale)
+    variances = torch.from_numpy(forecast.variances / scale**2)
     inside = (forecast.low <= y) & (y <= forecast.high)
     return {
-        "rmse": rmse(mean[None], target),
-        "nll": gaussian_mixture_nll(mean[None], std[None].square(), target),
-        "crps": crps(mean[None], std[None].square(), target),
+        "rmse": rmse(means, target),
+        "nll": gaussian_mixture_nll(means, variances, target),
+        "crps": crps(means, variances, target),
         "coverage": float(inside.mean()),
         "width": float((forecast.high - forecast.low).mean() / scale),
     }
