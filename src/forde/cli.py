@@ -19,6 +19,7 @@ from forde.commands.features import features
 from forde.commands.report import report
 from forde.commands.reproduce import reproduce
 from forde.commands.train import train
+from forde.commands.tune import tune
 
 app = typer.Typer(
     help="Repulsive deep ensembles: train, compare, look.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -31,6 +32,7 @@ app.command()(corrupt)
 app.command()(features)
 app.command()(train)
 app.command()(evaluate)
+app.command()(tune)
 app.command()(config)
 app.command()(report)
 app.command()(reproduce)

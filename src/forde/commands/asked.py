@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +31,25 @@ def settings_of(ctx: typer.Context) -> dict[str, dict[str, Any]]:
     return {section: values for section, values in found.items() if values}
 
 
-def command_of(ctx: typer.Context) -> str:
-    """The command with all that was given, by flags alone where there are flags; it needs no file of settings."""
-    words = ["forde", str(ctx.info_name), *_flags(ctx)]
+def command_of(ctx: typer.Context, *, command: str | None = None, only: Collection[str] | None = None) -> str:
+    """The command with all that was given, by flags alone where there are flags; it needs no file of settings.
+
+    Args:
+        command: another one, which has the same flags.
+        only: parameters to give it; all if left out.
+    """
+    words = ["forde", command or str(ctx.info_name), *_flags(ctx, only)]
     for name, value in given(ctx).own.items():
         words += ["--set", f"{OPEN}.{name}={value}"]
     return shlex.join(words)
 
 
-def _flags(ctx: typer.Context) -> Iterator[str]:
+def _flags(ctx: typer.Context, only: Collection[str] | None) -> Iterator[str]:
     for param in ctx.command.params:
-        value = ctx.params.get(param.name or "")
-        source = ctx.get_parameter_source(param.name or "")
-        left_out = source is None or source.name == "DEFAULT"
-        if left_out or value is None or value is False or param.name in NOT_REPEATED:
+        name = param.name or ""
+        value, source = ctx.params.get(name), ctx.get_parameter_source(name)
+        typed = source is not None and source.name != "DEFAULT" and value is not None and value is not False
+        if not typed or name in NOT_REPEATED or (only is not None and name not in only):
             continue
         flag = max(param.opts, key=lambda name: name == "--out")
         yield from (flag,) if value is True else (flag, str(_plain(value)))

@@ -37,7 +37,7 @@ def draw_frontier(found: dict[str, Any], folder: Path) -> None:
         )  # fmt: skip
     ax.axvline(budget, color=GREY, linewidth=0.8, linestyle="--", label=f"allowed: {budget:+g}")
     if found["chosen"] != (baseline := next(n for n, trial in trials.items() if not trial["values"])):
-        ax.annotate("deep ensemble", points[baseline], textcoords="offset points", xytext=(6, 6), fontsize=8)
+        ax.annotate("deep ensemble", points[baseline], textcoords="offset points", xytext=(6, -12), fontsize=8)
     titles(ax, "", "clean NLL − deep ensemble's", "NLL under perturbations − deep ensemble's")
     figure.legend(fontsize=8, loc="outside lower center", ncols=3, frameon=False)
     save(figure, folder, "frontier")
