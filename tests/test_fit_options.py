@@ -77,6 +77,7 @@ def test_every_shorthand_is_an_option_of_one_group() -> None:
         "keep": 6,
         "clip_norm": 5.0,
         "accumulate": 3,
+        "ema": 0.5,
         "scheduler_every": "step",
     }
     for name, value in {**marks, **checked}.items():

@@ -81,6 +81,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "an order for each member": {"independent_data": True},
     "loader": {},
     "in parts": {"accumulate": 2},
+    "averaged": {"ema": 0.5},
     "last, smaller batch": {"drop_last": False, "n": BATCH * (STEPS - 1) + 4},
 }
 

@@ -40,6 +40,7 @@ TRACED = [
 STACKED = [
     *((method, "float64", "plain", (2, 2)) for method in METHODS),
     *((method, "float64", "plain", mesh) for method in SPACES for mesh in ((4, 1), (1, 2))),
+    ("input gradients, PCA", "float64", "averaged", (2, 2)),
     *((method, "float64", "in parts", (2, 2)) for method in ("weights", "input gradients, PCA")),
 ]
 """Perceptrons where a batch is shared, and networks with BatchNorm elsewhere."""

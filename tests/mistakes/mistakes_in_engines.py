@@ -72,8 +72,8 @@ IN_ENGINES = (
     ),
     Mistake(
         "what-was-frozen-is-forgotten",
-        "training/loop.py",
-        'self._restore_modes(set(state["frozen"]), set(state["evaluating"]))',
+        "training/snapshots.py",
+        '_restore_modes(loop.ensemble, set(state["frozen"]), set(state["evaluating"]))',
         "pass",
         (f"{FREEZING}::test_a_resumed_run_knows_what_was_frozen",),
     ),

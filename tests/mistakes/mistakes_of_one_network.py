@@ -81,9 +81,9 @@ OF_ONE_NETWORK = (
     ),
     Mistake(
         "moments-not-in-checkpoints",
-        "training/loop.py",
-        'self.plan.load(_part(tensors, "plan."))',
-        "self.plan.load(self.plan.tensors())",
+        "training/snapshots.py",
+        'loop.plan.load(with_prefix(tensors, "plan."))',
+        "loop.plan.load(loop.plan.tensors())",
         (f"{SWAG}::TestResume::test_bit_for_bit",),
     ),
     Mistake(

@@ -80,6 +80,7 @@ OPTIMIZATION: dict[str, dict[str, Any]] = {
         "optimizer": lambda p: torch.optim.SGD(p, lr=0.3),
         "validation": 0.25,
     },
+    "in parts, averaged": {"accumulate": 2, "ema": 0.7, "validation": 0.25},
     "named": {"optimizer": head_faster, "clip_norm": 0.3},
 }
 
@@ -104,6 +105,7 @@ CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         'scheduler_every = "step", but null was given',
     ),
     "how long a gradient may be": ({"clip_norm": 1.0}, {"clip_norm": 2.0}, "training.clip_norm = 1.0, but 2.0"),
+    "how slow the average is": ({"ema": 0.9}, {"ema": 0.8}, "training.ema = 0.9, but 0.8"),
     "whether there is a limit": ({}, {"clip_norm": 2.0}, "training.clip_norm = null, but 2.0"),
 }  # fmt: skip
 

@@ -147,3 +147,13 @@ class Checkpoints:
             ours = path.suffix in (".json", ".safetensors", TEMPORARY) and path.name.split(".")[0].isdecimal()
             if ours and path.name not in kept:
                 path.unlink(missing_ok=True)
+
+
+def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin with it, by the rest of their names.
+
+    >>> import torch
+    >>> sorted(with_prefix({"now.a": torch.ones(1), "best.a": torch.ones(1)}, "now."))
+    ['a']
+    """
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

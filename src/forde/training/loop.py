@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,33 +18,18 @@ from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError
 from forde.methods import Method
 from forde.methods.plan import Plan
-from forde.random_state import (
-    get_random_state,
-    random_tensors,
-    set_random_state,
-    set_random_tensors,
-    set_source_state,
-    source_state,
-)
+from forde.random_state import get_random_state, random_tensors, set_random_state, set_random_tensors, source_state
 from forde.step import Step, StepReport
 from forde.torch_private import mark_as_stepped
-from forde.training.checkpoints import Checkpoint
+from forde.training.averaging import WeightAverage
+from forde.training.checkpoints import with_prefix
 from forde.training.diagnostics import probe
 from forde.training.feed import Feed
 from forde.training.history import Record
 from forde.training.numerics import CarefulStep, NonFinite, refuse_non_finite_weights
-from forde.training.optimizer_state import (
-    load_optimizer_settings,
-    load_optimizer_tensors,
-    optimizer_numbers,
-    optimizer_settings,
-    optimizer_tensors,
-)
-from forde.training.plain import like, to_plain
 from forde.training.repulsion_feed import RepulsionFeed
 from forde.training.schedule import Schedule
 from forde.training.validating import Validator
-from forde.training.writers import finite_or_null, from_json
 from forde.turns import give_way, waiting
 
 log = logging.getLogger(__name__)
@@ -51,10 +37,6 @@ log = logging.getLogger(__name__)
 PROBE_SIZE = 128
 PATIENCE_WITH_ZERO_GRADIENTS = 3
 """A zero-initialised head makes the first input gradients vanish, but not the next ones."""
-COUNTS = ("epoch", "step", "steps", "skipped", "roll_backs", "patience")
-"""Where a loop stands, in a checkpoint."""
-UNUSABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError)
-"""What taking up a checkpoint may raise whose checksum is right but whose content is another's."""
 
 
 class Loop:
@@ -79,11 +61,12 @@ class Loop:
         plan: Plan | None = None,
         validator: Validator | None = None,
         repel_on: RepulsionFeed | None = None,
+        average: WeightAverage | None = None,
     ) -> None:
         self.engine, self.optimizer, self.schedule, self.feed = engine, optimizer, schedule, feed
         self.ensemble: Ensemble = engine.whole
         self.plan = plan or Plan(self.ensemble, engine.method)
-        self.validator, self.repel_on = validator, repel_on
+        self.validator, self.repel_on, self.average = validator, repel_on, average
         self.independent_data, self.diagnostics_every, self.non_finite = independent_data, diagnostics_every, non_finite
         self.orders = [torch.Generator().manual_seed(seed + i) for i in range(self.ensemble.n_members)]
         self.other_order = torch.Generator().manual_seed(seed)
@@ -100,13 +83,14 @@ class Loop:
         self.step = self.skipped = 0
         self.seconds = self.lr = 0.0
         """Time spent in the epoch, and the learning rate at its beginning."""
-        self.tally = _Tally()
+        self.tally = Tally()
         self.beginning = {
             **{f"random.{name}": state for name, state in random_tensors(self.ensemble.device).items()},
-            **{f"order.{i}": source_state(order) for i, order in enumerate(self._generators())},
+            **{f"order.{i}": source_state(order) for i, order in enumerate(self.generators())},
         }
 
-    def _generators(self) -> list[torch.Generator]:
+    def generators(self) -> list[torch.Generator]:
+        """Sources of the order of the data."""
         other = [] if self.repel_on is None else [self.other_order, *self.repel_on.feed.generators()]
         return [*self.orders, *self.feed.generators(), *other]
 
@@ -150,8 +134,9 @@ class Loop:
             record.update(probe(self.ensemble, x[:PROBE_SIZE], y[:PROBE_SIZE], of=of, at_once=at_once))
         record.update(self.plan.after_epoch(self.epoch))
         if self.validator is not None and self.validator.is_due(self.epoch, last=last):
-            record.update(self.validator.measure())
-            self.stopped = self.validator.note(self.epoch, record)
+            with nullcontext() if self.average is None else self.average.instead():
+                record.update(self.validator.measure())
+                self.stopped = self.validator.note(self.epoch, record)
         record["seconds"] = before + time.perf_counter() - started
         if self.schedule is not None:
             self.schedule.after_epoch(record)
@@ -178,6 +163,8 @@ class Loop:
             if self.patience:
                 self._refuse_zero_gradients(report)
             self.tally.add(report)
+            if self.average is not None:
+                self.average.update()
         if self.schedule is not None and self.schedule.every == "step":
             mark_as_stepped(self.optimizer)  # also where the step was skipped
             self.schedule.scheduler.step()
@@ -199,7 +186,7 @@ class Loop:
             others: those of other data, of which each step took one too.
         """
         now = get_random_state(self.ensemble.device)
-        set_random_tensors(_part(self.beginning, "random."), self.ensemble.device)
+        set_random_tensors(with_prefix(self.beginning, "random."), self.ensemble.device)
         batch = None
         for done in range(self.step):
             batch = next(batches, None)
@@ -227,101 +214,6 @@ class Loop:
                 "cannot be compared by them; make the network depend on its input (dead units? a detached input?)."
             )
 
-    def snapshot(self) -> Checkpoint:
-        """Everything from which the loop could go on as if nothing had happened."""
-        self.engine.settle()
-        self.engine.collect()
-        refuse_non_finite_weights(self.ensemble, epoch=self.epoch)
-        optimizer = self.engine.united(optimizer_tensors(self.engine, self.optimizer))
-        now = random_tensors(self.ensemble.device)
-        tensors = {
-            **{f"ensemble.{name}": tensor for name, tensor in self.ensemble.member_tensors().items()},
-            **{f"optimizer.{name}": value for name, value in optimizer.items()},
-            **{f"now.{name}": state for name, state in now.items()},
-            **{f"beginning.{name}": state for name, state in self.beginning.items()},
-            **{f"tally.{name}": torch.stack(values) for name, values in vars(self.tally).items() if values},
-            **{f"plan.{name}": tensor for name, tensor in self.plan.tensors().items()},
-            **{f"best.{name}": tensor for name, tensor in (self.validator.tensors() if self.validator else {}).items()},
-        }
-        state = {
-            **{name: getattr(self, name) for name in (*COUNTS, "seconds", "lr")},
-            "stopped": self.stopped,
-            "validation": None if self.validator is None else self.validator.state(),
-            "records": [finite_or_null(record) for record in self.records],
-            "optimizer": optimizer_settings(self.optimizer),
-            "optimizer_numbers": optimizer_numbers(self.optimizer),
-            "scheduler": None if self.schedule is None else to_plain(self.schedule.scheduler.state_dict()),
-            # A callback may have changed these, and will not be called again for epochs that are done.
-            "frozen": [name for name, parameter in self._parameters() if not parameter.requires_grad],
-            "evaluating": [name for name, layer in self.ensemble.members.named_modules() if not layer.training],
-        }
-        return Checkpoint(tensors, state)
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Stand where a snapshot was taken, on any engine; a FordeError says what does not fit."""
-        try:
-            self._restore(checkpoint)
-        except FordeError:
-            raise
-        except UNUSABLE as error:
-            raise FordeError(f"its content does not fit this run ({type(error).__name__}: {error}).") from None
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        tensors, state = checkpoint.tensors, checkpoint.state
-        self._load_ensemble(_part(tensors, "ensemble."))
-        load_optimizer_settings(self.optimizer, state["optimizer"])
-        load_optimizer_tensors(self.engine, self.optimizer, _part(tensors, "optimizer."), state["optimizer_numbers"])
-        if self.schedule is not None:
-            scheduler = self.schedule.scheduler
-            scheduler.load_state_dict(like(scheduler.state_dict(), state["scheduler"]))
-        # torch warns of a scheduler that is stepped before its optimizer, which knows nothing of an earlier process.
-        mark_as_stepped(self.optimizer)
-        for name in COUNTS:
-            setattr(self, name, int(state[name]))
-        self.seconds = float(state["seconds"])
-        self.lr = float(state.get("lr", self.optimizer.param_groups[0]["lr"]))
-        if "frozen" in state and "evaluating" in state:
-            self._restore_modes(set(state["frozen"]), set(state["evaluating"]))
-        self.records[:] = [from_json(record) for record in state["records"]]
-        device = self.ensemble.device
-        self.tally = _Tally()
-        for name, values in _part(tensors, "tally.").items():
-            getattr(self.tally, name).extend(values.to(device))
-        self.plan.load(_part(tensors, "plan."))
-        self.stopped = state.get("stopped")
-        if self.validator is not None:
-            self.validator.load(_part(tensors, "best."), state["validation"])
-        self.beginning = _part(tensors, "beginning.")
-        for i, order in enumerate(self._generators()):
-            set_source_state(order, self.beginning[f"order.{i}"])
-        set_random_tensors(_part(tensors, "now."), device)
-
-    def _restore_modes(self, frozen: set[str], evaluating: set[str]) -> None:
-        """Freeze what was frozen, and put layers into the mode that they were in."""
-        for name, parameter in self._parameters():
-            if parameter.requires_grad == (name in frozen):
-                parameter.requires_grad_(name not in frozen)
-        for name, layer in self.ensemble.members.named_modules():
-            layer.training = name not in evaluating
-
-    def _parameters(self) -> Iterator[tuple[str, Tensor]]:
-        return self.ensemble.members.named_parameters("members")
-
-    def _load_ensemble(self, stored: dict[str, Tensor]) -> None:
-        """In place, so that an engine that holds the members stacked sees it too."""
-        own = self.ensemble.member_tensors()
-        for name in sorted(set(own) | set(stored)):
-            if name not in own or name not in stored or own[name].shape != stored[name].shape:
-                shapes = [str(list(d[name].shape)) if name in d else "missing" for d in (stored, own)]
-                raise FordeError(f"it holds another architecture: '{name}' is {shapes[0]} there and {shapes[1]} here.")
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(stored[name])
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
 
 def _patience(method: Method) -> int:
     """For how many steps all input gradients may be zero; 0 where nobody looks at them."""
@@ -329,7 +221,7 @@ def _patience(method: Method) -> int:
     return PATIENCE_WITH_ZERO_GRADIENTS if watched else 0
 
 
-class _Tally:
+class Tally:
     """Means over the steps of an epoch, fetched from the device once."""
 
     def __init__(self) -> None:

@@ -53,6 +53,9 @@ class Optimization:
     batch, repulsion included, on every engine; where members repel, all parts but one make their forward pass twice.
     BatchNorm normalises each part by itself, which one line says, and dropout draws other numbers.
     Losses and representations must not couple samples: what does is an error."""
+    ema: float | None = None
+    """Decay d of an average over the steps, a ← d a + (1 − d) θ, such as 0.999: validation and the trained ensemble are
+    of the averages a, weights and running statistics (BatchNorm); training goes on from θ. None for no average."""
     scheduler_every: Literal["epoch", "step"] | None = None
     """When the scheduler is stepped. If left out: after each step where it is made by a function of two arguments,
     `(optimizer, total_steps)`, or is a `OneCycleLR` for as many steps as the run has; else after each epoch."""
@@ -61,6 +64,11 @@ class Optimization:
         if self.clip_norm is not None and number_from_0("clip_norm", self.clip_norm) == 0:
             raise FordeError("clip_norm is 0, so nothing would move; give a positive number, or None for no limit.")
         whole_number("accumulate", self.accumulate, at_least=1)
+        if self.ema is not None and not 0 < number_from_0("ema", self.ema) < 1:
+            raise FordeError(
+                f"ema is {self.ema!r}, but a decay between 0 and 1 was expected, such as 0.999; leave it out for no "
+                "average."
+            )
         if self.scheduler_every not in (None, *(choices := ("epoch", "step"))):
             raise unknown_name("scheduler_every", self.scheduler_every, choices)
 

@@ -42,6 +42,7 @@ from forde.training.run_lock import NAME as LOCK
 from forde.training.run_lock import locked
 from forde.training.run_log import logged_to
 from forde.training.signals import StopRequest
+from forde.training.snapshots import restore, snapshot
 from forde.training.writers import JsonLines, read_records
 
 log = logging.getLogger(__name__)
@@ -187,7 +188,7 @@ class RunFolder:
             name, tensors, state = candidate
             reason = None
             try:
-                loop.restore(Checkpoint(tensors, state))
+                restore(loop, Checkpoint(tensors, state))
             except FordeError as error:
                 reason = str(error)
             if not self.mesh.anywhere(reason is not None):
@@ -209,7 +210,7 @@ class RunFolder:
 
     def save(self, loop: Loop) -> None:
         """Write a checkpoint now."""
-        snapshot = loop.snapshot()
+        taken = snapshot(loop)
 
         def write() -> None:
             advice = (
@@ -218,7 +219,7 @@ class RunFolder:
                 else "start again with resume=True; this was the first checkpoint, so nothing was trained yet"
             )
             with explaining_writes(self.checkpoints.folder, f"free some space or make it writable and {advice}"):
-                self.checkpoints.write(snapshot)
+                self.checkpoints.write(taken)
 
         self.mesh.first(write)
         self._written = time.monotonic()

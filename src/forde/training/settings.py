@@ -31,6 +31,7 @@ class Shorthands(TypedDict, total=False):
 
     clip_norm: float | None
     accumulate: int
+    ema: float | None
     scheduler_every: Literal["epoch", "step"] | None
     drop_last: bool
     augmentation: Augmentation | None

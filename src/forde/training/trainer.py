@@ -27,6 +27,7 @@ from forde.random_state import seeded
 from forde.step import Step
 from forde.step.checks import explaining_memory
 from forde.step.records import Precision
+from forde.training.averaging import WeightAverage, say_if_too_slow
 from forde.training.clipping import clip_before_each_step
 from forde.training.configuration import (
     decisive_settings,
@@ -123,7 +124,7 @@ def fit(
             and SIGHUP finish the step, write a checkpoint and raise `forde.errors.RunInterruptedError`.
         resume: go on with what is in `run`, be that nothing, a checkpoint, or a finished run, which is loaded. All
             settings that decide the result must be as they were; device, engine and memory may be others.
-        optimization: how gradients become steps: `Optimization(clip_norm, accumulate, scheduler_every)`.
+        optimization: how gradients become steps: `Optimization(clip_norm, accumulate, ema, scheduler_every)`.
         validation: data to judge the ensemble by after each epoch, the share of `data` to hold out for it (0.2), or
             `Validation(data, monitor, patience, restore_best, every, measures)`. The ensemble ends as after its best
             epoch.
@@ -199,6 +200,11 @@ def _checked_method(method: Method | str, ensemble: Ensemble, settings: Settings
         raise FordeError(
             f"{method.name} makes its members when training is done, so there is no ensemble to validate before; leave "
             "validation out, and evaluate what fit has trained."
+        )
+    if method.one_network is not None and settings.optimization.ema is not None:
+        raise FordeError(
+            f"{method.name} makes its members of one network when training is done, so they have no average; leave ema "
+            "out (swag is an average itself)."
         )
     if method.one_network is not None and (settings.batches.independent or settings.execution.mesh is not None):
         option = "independent_data" if settings.batches.independent else "mesh"
@@ -290,16 +296,20 @@ def _loop(
 ) -> Loop:
     optimization = settings.optimization
     watched = None if validator is None else Watched(validator.key, validator.options.monitor in HIGHER_IS_BETTER)
+    length, average = Length(settings.epochs, feed.steps()), None
     optimizer, schedule = make_optimizer(
-        step, method, length=Length(settings.epochs, feed.steps()), lr=settings.lr, optimizer=settings.optimizer,
+        step, method, length=length, lr=settings.lr, optimizer=settings.optimizer,
         scheduler=settings.scheduler, scheduler_every=optimization.scheduler_every, watched=watched, plan=plan,
     )  # fmt: skip
     if optimization.clip_norm is not None:
         clip_before_each_step(optimizer, step.runner, optimization.clip_norm)
+    if optimization.ema is not None:
+        average = WeightAverage(step, optimization.ema)
+        say_if_too_slow(optimization.ema, length.times("step"))
     return Loop(
         step, optimizer, schedule, feed, seed=settings.seed, independent_data=settings.batches.independent,
         diagnostics_every=settings.reporting.diagnostics_every, non_finite=settings.execution.non_finite, plan=plan,
-        validator=validator, repel_on=repel_on,
+        validator=validator, repel_on=repel_on, average=average,
     )  # fmt: skip
 
 
@@ -387,6 +397,8 @@ def _conclude(loop: Loop, history: History, folder: RunFolder | None) -> None:
     history.records, history.stopped = loop.records, loop.stopped
     if loop.stopped is not None:
         log.info("training ended after epoch %d of its own accord: %s", loop.epoch - 1, loop.stopped)
+    if loop.average is not None:
+        loop.average.put()
     if loop.validator is None:
         return
     validator, restores = loop.validator, loop.validator.options.restore_best
