@@ -55,10 +55,13 @@ def run_in_shell(line: str) -> None:
 
 
 # The method that CONTRIBUTING.md begins with is for a file of the package: see the last test. All its blocks are
-# tried in test_contributing.py.
+# tried in test_contributing.py, and those of docs/tasks.md in test_tasks.py.
+ELSEWHERE = ("CONTRIBUTING.md", "tasks.md")
+
+
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if has_something_to_run(page) and page.name != "CONTRIBUTING.md"],
+    [page for page in PAGES if has_something_to_run(page) and page.name not in ELSEWHERE],
     ids=lambda page: page.name,
 )
 def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
