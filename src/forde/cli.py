@@ -16,6 +16,7 @@ from forde.commands.console import plain_console
 from forde.commands.corrupt import corrupt
 from forde.commands.evaluate import evaluate
 from forde.commands.features import features
+from forde.commands.predict import predict
 from forde.commands.report import report
 from forde.commands.reproduce import reproduce
 from forde.commands.train import train
@@ -34,6 +35,7 @@ app.command()(train)
 app.command()(evaluate)
 app.command()(tune)
 app.command()(config)
+app.command()(predict)
 app.command()(report)
 app.command()(reproduce)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,6 +13,7 @@ from forde.errors import FordeError
 from forde.training.constant import constant_loss, far_above
 
 if TYPE_CHECKING:
+    from forde.ensemble import Ensemble
     from forde.training import History
 
 
@@ -61,3 +63,12 @@ def explained(history: History, ready: Prepared) -> str:
                       if name.startswith("validation_"))  # fmt: skip
     stopped = f"; stopped early, as {history.stopped}" if history.stopped else ""
     return f"{said}; best on the validation data after epoch {history.best_epoch + 1}: {found}{stopped}"
+
+
+def keep_reference(ensemble: Ensemble, ready: Prepared, out: Path) -> None:
+    """How uncertain members are about data like that of training, for `forde predict`."""
+    from forde.evaluation.runs.reference import make_reference
+    from forde.training import TrainedRun
+
+    data, kind = (ready.data, "training") if ready.validation is None else (ready.validation, "validation")
+    make_reference(TrainedRun(ensemble, ready.recipe, out), data, kind).save(out)  # type: ignore[arg-type]

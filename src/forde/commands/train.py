@@ -111,7 +111,7 @@ def train(
 
     import forde
     from forde.commands.asked import command_of, settings_of
-    from forde.commands.outcome import described, explained, refuse_unvalidated
+    from forde.commands.outcome import described, explained, keep_reference, refuse_unvalidated
     from forde.commands.preparing import chosen_method, loaded, prepared
     from forde.commands.reporting import sayer, write_report
     from forde.distributed.mesh import parse_shape, processes
@@ -161,6 +161,7 @@ def train(
         ),
     )
     if first:
+        keep_reference(ensemble, ready, out)
         outcome = explained(history, ready)
         say(f"{method}, {members} × {model} on {data}: {outcome}")
         say(f"ensemble in {out / 'ensemble'}, records in {out / 'metrics.jsonl'}; to test it: forde evaluate {out}")

@@ -55,11 +55,33 @@ def read_npz(path: Path, split: str) -> Images | Table:
     except FordeError:
         raise
     except Exception as error:  # a broken file can raise anything, from zlib.error to RecursionError
-        raise FordeError(
-            f"'{path}' is truncated, not a .npz file, or holds Python objects instead of numbers; write it again with "
-            "numpy.savez."
-        ) from error
+        raise _broken(path) from error
     return _from_parts(parts, split, path.stem, f"the file '{path}'")
+
+
+def read_npz_inputs(path: Path) -> np.ndarray:
+    """The images of a `.npz` file without looking at targets: its array x, images, data or X, uint8 `[N, H, W, C]`."""
+    check_is_file(path)
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            name = next((name for name in dict.fromkeys(x for x, _ in _PAIRS) if name in file.files), None)
+            if name is None:
+                there = ", ".join(sorted(file.files))[:MAX_SHOWN] or "none"
+                raise FordeError(f"'{path}' holds the arrays {there}, but x or images was expected; rename one.")
+            shape, _, dtype = _header(file.zip, name, path)
+            check_fits(2 * math.prod(shape) * dtype.itemsize, path, [path])
+            return _as_images(file[name], f"the file '{path}'")
+    except FordeError:
+        raise
+    except Exception as error:  # as in `read_npz`
+        raise _broken(path) from error
+
+
+def _broken(path: Path) -> FordeError:
+    return FordeError(
+        f"'{path}' is truncated, not a .npz file, or holds Python objects instead of numbers; write it again with "
+        "numpy.savez."
+    )
 
 
 def _need(archive: zipfile.ZipFile, x_name: str, y_name: str, path: Path) -> int:

@@ -14,6 +14,7 @@ from forde.evaluation.runs.scores_file import Task
 from forde.metrics.statistics import MEANS
 
 Key = tuple[str, int]
+CLEAN_KEY: Key = (CLEAN, 0)
 
 
 def read_class_cell(folder: Path, key: Key) -> SavedCell:

@@ -12,11 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from forde.errors import FordeError
-from forde.evaluation.robustness.cells import CLEAN
 from forde.evaluation.robustness.saved_cells import SavedCell
 from forde.evaluation.runs.examples import Examples
 from forde.evaluation.runs.foreign import FOREIGN
-from forde.evaluation.runs.predictions import Key, epistemic_of, read_class_cell, read_quantity_cell
+from forde.evaluation.runs.predictions import CLEAN_KEY, Key, epistemic_of, read_class_cell, read_quantity_cell
 from forde.evaluation.runs.quantities import SavedQuantities
 from forde.evaluation.runs.scores_file import FOLDER, RunScores
 from forde.metrics.statistics import MEANS
@@ -81,7 +80,6 @@ class EvaluatedRun:
         return epistemic_of(self.evaluation, self.scores.task, key)
 
 
-CLEAN_KEY: Key = (CLEAN, 0)
 FOREIGN_KEY: Key = (FOREIGN, 0)
 
 

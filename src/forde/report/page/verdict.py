@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from forde.evaluation.robustness.comparison import Comparison, Difference
+from forde.evaluation.runs.predictions import CLEAN_KEY
 from forde.metrics.selective import risk_coverage
 from forde.metrics.statistics import MEANS
 from forde.report.page.parts import number, percent, signed
-from forde.report.page.runs import CLEAN_KEY, EvaluatedRun
+from forde.report.page.runs import EvaluatedRun
 
 ANSWERED = 0.8
 HONEST = 0.02

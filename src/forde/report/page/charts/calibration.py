@@ -8,11 +8,12 @@ import altair as alt
 import torch
 from torch import Tensor
 
+from forde.evaluation.runs.predictions import CLEAN_KEY
 from forde.metrics.classification import bin_index
 from forde.metrics.statistics import MEANS
 from forde.report.page.charts.common import chart, dashes_of_runs, finished, of_runs
 from forde.report.page.parts import Figure, percent
-from forde.report.page.runs import CLEAN_KEY, EvaluatedRun
+from forde.report.page.runs import EvaluatedRun
 
 BINS = 15
 
