@@ -1,7 +1,8 @@
 """One number that lets stated uncertainty hold on rows that members have not seen: a noise scale, or a temperature.
 
 Each is the one under which these rows have the smallest negative log-likelihood, as the mixture of the members that
-have not seen them. It is looked for on a grid of logarithms, and then along the parabola through the best three.
+have not seen them, and a weak prior: ln scale is standard normal, so that rows that are all predicted well do not make
+predictions certain. It is looked for on a grid of logarithms, and then along the parabola through the best three.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ def calibrated(prediction: Prediction, y: Tensor, weights: Tensor, *, known_nois
     Args:
         known_noise: the scale is 1, because somebody knows it.
 
-    >>> prediction = RegressionPrediction(torch.zeros(1, 3), torch.ones(1, 3))
-    >>> found = calibrated(prediction, torch.tensor([-2.0, 2.0, 2.0]), torch.ones(1, 3))
-    >>> [round(float(s), 2) for s in found.scale]  # the mean square of the errors
+    >>> prediction = RegressionPrediction(torch.zeros(1, 900), torch.ones(1, 900))
+    >>> found = calibrated(prediction, torch.tensor([-2.0, 2.0, 2.0]).repeat(300), torch.ones(1, 900))
+    >>> [round(float(s), 1) for s in found.scale]  # the mean square of the errors
     [4.0]
     """
     members, there = _judges(weights)
@@ -48,15 +49,17 @@ def calibrated(prediction: Prediction, y: Tensor, weights: Tensor, *, known_nois
             values.double().reshape(*values.shape[:2], -1).gather(0, members.expand(-1, -1, _targets(values)))
             for values in (prediction.member_means, prediction.member_variances)
         )
-        nll_at = _of_noise_scales(means, variances, y.double().reshape(len(y), -1), there)
+        nll_at = _of_noise_scales(means, variances, y.double().reshape(len(y), -1), there, len(weights))
     else:
         assert isinstance(prediction, ClassificationPrediction)
         logits = prediction.member_logits.double()
-        nll_at = _of_temperatures(logits.gather(0, members.expand(-1, -1, logits.shape[-1])), y.long(), there)
+        nll_at = _of_temperatures(
+            logits.gather(0, members.expand(-1, -1, logits.shape[-1])), y.long(), there, len(weights)
+        )
     of_row = weights.amax(0).double()
 
     def objective(log_scales: Tensor) -> Tensor:
-        return (nll_at(log_scales) * of_row[:, None]).sum(1) / of_row.sum()
+        return (nll_at(log_scales) * of_row[:, None]).sum(1) / of_row.sum() + log_scales.square() / (2 * len(y))
 
     if known_noise:
         nll = objective(torch.zeros(1, 1, dtype=torch.float64))[0]
@@ -98,33 +101,44 @@ def _judges(weights: Tensor) -> tuple[Tensor, Tensor]:
     return members.unsqueeze(-1), there > 0
 
 
-def _of_noise_scales(means: Tensor, variances: Tensor, y: Tensor, there: Tensor) -> Callable[[Tensor], Tensor]:
+def _of_noise_scales(
+    means: Tensor, variances: Tensor, y: Tensor, there: Tensor, n_members: int
+) -> Callable[[Tensor], Tensor]:
     """Logarithms of scales `[G, K]` → −ln of the mixture's density of each target, `[G, N, K]`."""
     squares, logs = (y - means).square() / variances, variances.log() + math.log(2 * math.pi)
 
     def nll_at(grid: Tensor) -> Tensor:
         log_scale = grid[:, None, None]
-        return _of_mixture(-0.5 * (squares * (-log_scale).exp() + logs + log_scale), there)
+        return _of_mixture(-0.5 * (squares * (-log_scale).exp() + logs + log_scale), there, n_members)
 
     return nll_at
 
 
-def _of_temperatures(logits: Tensor, labels: Tensor, there: Tensor) -> Callable[[Tensor], Tensor]:
+def _of_temperatures(logits: Tensor, labels: Tensor, there: Tensor, n_members: int) -> Callable[[Tensor], Tensor]:
     """Logarithms of temperatures `[G, 1]` → −ln of the mixture's probability of each label, `[G, N, 1]`."""
     own = labels.expand(logits.shape[:2]).unsqueeze(-1)
 
     def nll_at(grid: Tensor) -> Tensor:
         cooled = logits * (-grid[:, None, None]).exp()
         log_prob = cooled.gather(-1, own.expand(*cooled.shape[:-1], 1)) - cooled.logsumexp(-1, keepdim=True)
-        return _of_mixture(log_prob, there)
+        return _of_mixture(log_prob, there, n_members)
 
     return nll_at
 
 
-def _of_mixture(log_prob: Tensor, there: Tensor) -> Tensor:
-    """`[G, k, N, K]` → −ln of the mean over the members that count, `[G, N, K]`."""
+def _of_mixture(log_prob: Tensor, there: Tensor, n_members: int) -> Tensor:
+    """`[G, k, N, K]` → −ln of what all M members would say, as far as the k that count tell, `[G, N, K]`.
+
+    The mean p̄ of k probabilities scatters more than that of M: E ln p̄ is lower by v (1/k − 1/M) / 2 to second order,
+    with v the variance of a member's p / p̄, which is estimated from the k. Without it, the few members that have not
+    seen a row would have their noise widened for disagreement that is in the prediction of all.
+    """
     there = there.unsqueeze(-1)
-    return there.sum(0).log() - log_prob.masked_fill(~there, -math.inf).logsumexp(1)
+    k = there.sum(0)
+    log_mean = log_prob.masked_fill(~there, -math.inf).logsumexp(1) - k.log()
+    ratio = (log_prob - log_mean.unsqueeze(1)).masked_fill(~there, 0.0).exp()
+    variance = (ratio - 1).square().sum(1) / (k - 1).clamp_min(1)
+    return -log_mean - 0.5 * variance * (1 / k - 1 / n_members)
 
 
 def _minimised(objective: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

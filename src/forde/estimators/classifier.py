@@ -33,10 +33,13 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
             to run in float64 too. A function defined in a module can be pickled, a lambda cannot.
         epochs: passes over the data, with Adam at `lr` to half of them, then falling to 1 % of it. Large tables need
             fewer than the default.
-        batch_size: rows per step.
+        repulsion_every: let members of a named method repel in every so many steps; in each, a fit takes twice as long.
+        batch_size: rows per step; `"auto"` is an eighth of them, but at least 32 and at most 200.
         lr: learning rate at the start.
         weight_decay: precision of the named method's prior on the weights.
         device: where training runs, the CPU by default.
+        n_jobs: threads that torch uses in `fit` and predictions: 1 if left out, which is fastest for small networks and
+            lets joblib and searches use the other cores; -1 for one on each core.
         random_state: fixes the members' start and the order of the rows; predictions then repeat bit for bit.
         calibration: what is decided on rows that members are not trained on: which epoch's members are kept, and a
             temperature by which logits are divided. `"out-of-fold"`: each member leaves out a fifth of the rows, and

@@ -71,7 +71,8 @@ def left_out(
 ) -> LeftOut:
     """Rows for training and judging.
 
-    Out of fold, the rows are dealt into 5 folds, and member m leaves out fold m mod 5.
+    Out of fold, the rows are dealt into 5 folds, of which 5 members each leave out one; they are dealt anew for the
+    next 5. So members that judge the same row were trained on different rows, as all members were.
 
     Args:
         share: of the rows that `"holdout"` leaves out.
@@ -95,11 +96,14 @@ def left_out(
         return LeftOut(kept, torch.ones(len(kept), n_members), held, torch.ones(number, n_members))
     if n_rows < FOLDS:
         raise FordeError(f"calibration='out-of-fold' needs at least {FOLDS} rows, not {n_rows}; use calibration=None.")
-    fold = np.empty(n_rows, dtype=np.intp)
-    order = np.random.default_rng(np.random.SeedSequence([seed], spawn_key=(3,))).permutation(n_rows)
-    if labels is not None:
-        order = order[np.argsort(labels[order], kind="stable")]
-    fold[order] = rows % FOLDS
-    unseen = torch.from_numpy(fold[:, None] == np.arange(n_members) % FOLDS)
+    random = np.random.default_rng(np.random.SeedSequence([seed], spawn_key=(3,)))
+    folds = np.empty((n_rows, -(-n_members // FOLDS)), dtype=np.intp)
+    for column in folds.T:
+        order = random.permutation(n_rows)
+        if labels is not None:
+            order = order[np.argsort(labels[order], kind="stable")]
+        column[order] = rows % FOLDS
+    members = np.arange(n_members)
+    unseen = torch.from_numpy(folds[:, members // FOLDS] == members % FOLDS)
     judged = np.flatnonzero(unseen.any(1).numpy())
     return LeftOut(rows, 1.0 - unseen.float(), judged, unseen[judged].float())

@@ -24,8 +24,8 @@ Array = NDArray[Any]
 
 DIAGNOSED_EPOCHS = 10
 """Disagreement of the members is measured about this often: on a small table it costs as much as an epoch."""
-JUDGED_EPOCHS = 25
-"""Members are judged about this often: each time costs about as much as a step."""
+JUDGED_EPOCHS = 20
+"""Members are judged at most this often: each time costs about as much as a step."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def train(
 
 def _judging(judges: Weighted, held: tuple[Tensor, Tensor], epochs: int) -> Validation:
     """Judge the members by how well they could predict the rows that they have not seen, if calibrated."""
-    every = max(1, epochs // JUDGED_EPOCHS)
+    every = max(1, -(-epochs // JUDGED_EPOCHS))
     return Validation(held, monitor="calibrated_nll", every=every, measures=partial(as_measures, judges))
 
 
