@@ -11,6 +11,7 @@ from rich.text import Text
 
 import forde
 from forde.commands import bench, data
+from forde.commands.compare import compare
 from forde.commands.config import config
 from forde.commands.console import plain_console
 from forde.commands.corrupt import corrupt
@@ -35,6 +36,7 @@ app.command()(train)
 app.command()(evaluate)
 app.command()(tune)
 app.command()(config)
+app.command()(compare)
 app.command()(predict)
 app.command()(report)
 app.command()(reproduce)
