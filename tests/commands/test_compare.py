@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from executable import done
 from small_runs import SMALL, Result, quantities, written
 
@@ -36,13 +37,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def lines_of(result: Result) -> list[str]:
+    return [line.rstrip() for line in result.out.splitlines()]
+
+
 def test_differences_are_paired(runs: Path) -> None:
     told = json.loads(done("compare", "a", "b", "--json", "-", cwd=runs))
     data = forde.data.load_images("digits", "test")
-    labels = __import__("torch").tensor(data.labels)
-    one, two = (
-        nll_per_sample(forde.load_run(runs / name).predict(data).member_logits, labels).numpy() for name in "ab"
-    )
+    labels = torch.tensor(data.labels)
+    logits = [forde.load_run(runs / name).predict(data).member_logits for name in "ab"]
+    one, two = (nll_per_sample(each, labels).numpy() for each in logits)
     found = told["differences"]["b"]["clean"]["nll"]
     assert found["value"] == pytest.approx((two - one).mean(), abs=1e-6)
     error = (two - one).std() / len(one) ** 0.5
@@ -55,17 +59,17 @@ def test_differences_are_paired(runs: Path) -> None:
 def test_what_is_said(call: Call, runs: Path, tmp_path: Path) -> None:
     result = call("compare", runs / "a", runs / "b", "--json", tmp_path / "c.json")
     assert result.code == 0 and "899 samples of digits (test)" in result.out
-    clean = next(line for line in result.out.splitlines() if line.startswith("clean NLL"))
+    clean = next(line for line in lines_of(result) if line.startswith("clean NLL"))
     assert clean.endswith("better") and json.loads((tmp_path / "c.json").read_text())["resamples"] == 1000
-    assert any(line.startswith("corrupted Accuracy") for line in result.out.splitlines())
+    assert any(line.startswith("corrupted Accuracy") for line in lines_of(result))
     assert "NLL in 2 cells of corruption and severity: better in 2, worse in 0, within noise in 0" in result.out
     back = call("compare", runs / "b", runs / "a")
-    assert next(line for line in back.out.splitlines() if line.startswith("clean NLL")).endswith("worse")
+    assert next(line for line in lines_of(back) if line.startswith("clean NLL")).endswith("worse")
 
 
 def test_quantities(call: Call, runs: Path) -> None:
     result = call("compare", runs / "c", runs / "d")
-    lines = [line for line in result.out.splitlines() if line.startswith("clean")]
+    lines = [line for line in lines_of(result) if line.startswith("clean")]
     assert lines[0].startswith("clean RMSE") and "corrupted" not in result.out
     assert lines[0].endswith(("better", "within noise"))
 
