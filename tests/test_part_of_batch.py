@@ -137,7 +137,7 @@ def test_written_out_for_a_compiler(network: str, monkeypatch: pytest.MonkeyPatc
     make, chosen = NETWORKS[network], METHODS["log-probability"]()
     x, y = batch(make)
     engine = compiled(members(make), chosen, fuse=True)
-    monkeypatch.setattr("forde.compile.step.fused", lambda graph, **_: graph)
+    monkeypatch.setattr("forde.compile.compiler.fused", lambda graph, **_: graph)
     for found, right in zip(step(engine, x, y), step(loop(members(make), chosen), x, y), strict=True):
         torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-11)
 

@@ -30,6 +30,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import forde
+import forde.compile.compiler
 import forde.compile.step
 from forde.benchmarks.listening import listening
 from forde.compile import verifying
@@ -57,7 +58,7 @@ def training(job: Job) -> dict[str, Any]:
 @contextmanager
 def broken(name: str, function: Callable[..., Any], in_process: int) -> Iterator[None]:
     """In one process, another function stands in the place of one that compiled steps call."""
-    module = verifying if name == "disagreement" else forde.compile.step
+    module = verifying if name == "disagreement" else forde.compile.compiler
     before = getattr(module, name)
     if rank() == in_process:
         setattr(module, name, function)

@@ -9,36 +9,29 @@ is watched; when it changes, the step is traced again.
 from __future__ import annotations
 
 import logging
-import time
-import warnings
-from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from forde.arguments import Input
-from forde.compile.agreeing import Company, agreed_change, attempt, together
-from forde.compile.captured import CapturedPhases, CapturedStep, CudaGraphs
-from forde.compile.traced import Function, Program, TracedStep, match_layouts
-from forde.compile.tracing import can_fuse, fused, state_of, trace, trace_exchange
-from forde.compile.verifying import UnitCheck
+from forde.compile.agreeing import Company, agreed_change, together
+from forde.compile.captured import CudaGraphs
+from forde.compile.compiler import Compiler, Key, Kind, compile_exchange
+from forde.compile.traced import match_layouts
+from forde.compile.tracing import can_fuse
 from forde.compile.worth import Trial, seconds_to_compile
 from forde.ensemble import Ensemble
 from forde.errors import first_line
 from forde.rules import Forces
-from forde.step.agreement import (
-    Position,
-    gradients_by_name,
-    gross_disagreement,
-)
-from forde.step.checks import refuse_unrepeatable
-from forde.step.core import Elsewhere, Repulsion, Step
+from forde.step.core import Repulsion, Step
 from forde.step.plain import PlainStep
-from forde.step.python_state import Watch, difference, hooks_of
-from forde.step.records import Batch, Batches, Forward, StepReport
-from forde.step.runners import MemberLoop, Runner
+from forde.step.python_state import Watch
+from forde.step.records import Batch, Batches, Forward, Inputs, Moment, StepReport, Targets
+from forde.step.runners import MemberLoop
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 log = logging.getLogger(__name__)
 
@@ -46,34 +39,6 @@ WARM_UP_STEPS = 2
 """Compiled steps before the capture, in which allocations and algorithm choices settle."""
 MOST_CHANGES = 3
 """How often a step is traced again because an attribute, a mode or what is frozen has changed."""
-READ_AT_ONCE = 8
-"""With the compiler's own 4, the input of a ReLU behind BatchNorm would be written to memory and read three times
-instead of computed anew; numbers per channel count as much as whole images."""
-
-Key = tuple[object, ...]
-
-
-class _Kind:
-    """All steps with batches of one shape, with or without repulsion."""
-
-    def __init__(self, step: TracedStep, *, capturable: bool) -> None:
-        self.step = step
-        self.capturable = capturable
-        """Eigenvectors and linear systems come from a library that fails for good where it is captured."""
-        self.warm_ups = 0
-        self.whole: dict[bool, CapturedStep] = {}
-        """By whether the optimizer is part of it."""
-        self.phases: CapturedPhases | None = None
-        self.talks = any(program.traced.talks for program in step.programs)
-        """Whether phases send messages, as BatchNorm over several processes does: such are never captured."""
-
-
-@dataclass
-class _Plainly:
-    """What a plain step on the first batch comes to."""
-
-    z: Tensor | None = None
-    gradients: list[dict[str, Tensor]] = field(default_factory=list)
 
 
 class CompiledStep(Step):
@@ -115,9 +80,9 @@ class CompiledStep(Step):
         self._asked_for, self._rows = steps is None if asked_for is None else asked_for, rows
         self._trial = None if steps is None else Trial(steps)
         self._company = company
-        self._kinds: dict[Key, _Kind] = {}
+        self._kinds: dict[Key, Kind] = {}
         self._graphs = CudaGraphs(self.runner, parallel=plain.memory == "speed") if device.type == "cuda" else None
-        self._running: _Kind | None = None
+        self._running: Kind | None = None
         """Of the step between whose phases other processes meet; None where it is made plainly."""
         self._code: Watch | None = None
         """What the traced steps took from Python."""
@@ -130,21 +95,9 @@ class CompiledStep(Step):
     def plain(self) -> PlainStep:
         return self._plain
 
-    def update(
-        self,
-        x: Input | list[Input],
-        y: Tensor | list[Tensor],
-        optimizer: Optimizer | None = None,
-        *,
-        step: int = 0,
-        epoch: int = 0,
-        data_size: int | None = None,
-        repel_on: Elsewhere | None = None,
-    ) -> StepReport:
-        numbers = {"step": step, "epoch": epoch, "data_size": data_size, "repel_on": repel_on}
-
+    def update(self, x: Inputs, y: Targets, optimizer: Optimizer | None = None, **moment: Unpack[Moment]) -> StepReport:
         def by(which: Step) -> StepReport:
-            found = which.update(x, y, **numbers)  # type: ignore[arg-type]
+            found = which.update(x, y, **moment)
             match_layouts(self.runner.parameters())
             if optimizer is not None:
                 optimizer.step()
@@ -155,9 +108,9 @@ class CompiledStep(Step):
             if self._trial.over:
                 self._decide(self._trial)
             return found
-        if repel_on is not None:  # whose batches are not traced
+        if moment.get("repel_on") is not None:  # whose batches are not traced
             return by(self._plain)
-        batch, factor = self.planned(x, y, step=step, epoch=epoch, data_size=data_size)
+        batch, factor = self.planned(x, y, **moment)
         kind = self._kind(batch, factor)
         if kind is None:
             return by(self._plain)
@@ -166,7 +119,7 @@ class CompiledStep(Step):
         assert isinstance(batch, Batch)
         if kind.warm_ups < WARM_UP_STEPS or not kind.capturable:
             kind.warm_ups += 1
-            found = self._graphs.beside(lambda: kind.step.update(x, y, **numbers))  # type: ignore[arg-type]
+            found = self._graphs.beside(lambda: kind.step.update(x, y, **moment))
             if optimizer is not None:
                 optimizer.step()
             return found
@@ -178,7 +131,7 @@ class CompiledStep(Step):
                 self._give_up(f"the step cannot be captured in a CUDA graph ({first_line(error)})")
                 return by(self._plain)
         captured = kind.whole[inside is not None]
-        found = self._graphs.replay(kind.step, captured, batch, factor, inside, number=step)
+        found = self._graphs.replay(kind.step, captured, batch, factor, inside, number=moment.get("step", 0))
         if inside is None and optimizer is not None:
             optimizer.step()
         return found
@@ -209,7 +162,9 @@ class CompiledStep(Step):
         if kind is None:
             return self._plain.exchange(found, factor)
         if self._graphs is not None and found.z is not None:
-            self._compile_exchange(kind, found.z)  # those of all members, which is more than this process has
+            compile_exchange(
+                kind, self._plain, found.z, fuse=self.fuse
+            )  # those of all members, which is more than this process has
         return kind.step.exchange(found, factor)
 
     def pull_back(self, forces: Forces | None, *, apart: bool = False) -> Repulsion:
@@ -223,7 +178,7 @@ class CompiledStep(Step):
         found: Repulsion = self._graphs.beside(lambda: kind.step.pull_back(forces, apart=apart))
         return found
 
-    def _capture_phases(self, kind: _Kind, batch: Batch, *, repel: bool) -> str | None:
+    def _capture_phases(self, kind: Kind, batch: Batch, *, repel: bool) -> str | None:
         assert self._graphs is not None
         try:
             kind.phases = self._graphs.capture_phases(kind.step, batch, repel=repel)
@@ -265,7 +220,7 @@ class CompiledStep(Step):
         self.is_plain = True
         self._kinds.clear()
 
-    def _kind(self, batch: Batches, factor: float | None) -> _Kind | None:
+    def _kind(self, batch: Batches, factor: float | None) -> Kind | None:
         """The compiled step for such a batch; compiled where it is the first of its kind."""
         if self.is_plain or not isinstance(batch, Batch) or self._rows not in (None, len(batch.y)):
             return None
@@ -292,179 +247,12 @@ class CompiledStep(Step):
             log.info("engine: the step is traced again, because %s", change)
 
     def _compile(self, key: Key, batch: Batch, factor: float | None) -> None:
-        started = time.perf_counter()
-        if self.fuse:
-            log.info("engine: compiling the step, once per run (seconds to minutes; cached between runs)")
-        self.runner.before_step(batch.x)
-        members = list(self.runner.ensemble.members)
-        self._code = Watch(members)
-        position = Position(self.runner, batch.x.device)
-        kinds: list[_Kind] = []
-        plainly = _Plainly()
-
-        def traces() -> None:
-            kinds.append(_Kind(self._traced_step(batch, plainly.z), capturable=factor is None))
-
-        def verify() -> str | None:
-            return self._disagreement(kinds[0], position, batch, factor, plainly)
-
-        # All processes go on from one of these to the next together.
-        talks = self.runner.policy.processes is not None
-        reason = together(self._company, self._hooks)
-        if reason is None:
-            reason = together(self._company, lambda: self._try_plainly(plainly, position, batch, factor))
-        if reason is None:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # the compiler's advice is not the user's business
-                    reason = together(self._company, lambda: attempt(traces, talks=False))
-                    reason = reason or together(self._company, lambda: attempt(verify, talks=talks))
-            finally:
-                position.restore()
-        if reason is not None:
-            self._give_up(reason)
-            return
-        (kind,) = kinds
-        if self._company is not None:  # members of other processes may have BatchNorm where these have none
-            kind.talks = bool(self._company.highest([int(kind.talks)])[0])
-        self._code = Watch(members)  # tracing ran the forward pass once more
-        self._kinds[key] = kind
-        log.info("engine: compiled in %.0f s (%s)", time.perf_counter() - started, self._in_words(kind))
-
-    def _agreed(self, reason: str | None) -> str | None:
-        """Why not to go on, also where only another process that shares the batch has a reason."""
-        processes = self.runner.policy.processes
-        if processes is None:
-            return reason
-        found = processes.sum(torch.tensor([float(reason is not None)], device=self.runner.ensemble.device))
-        return reason or ("another process that shares the batch has a reason" if float(found) else None)
-
-    def _hooks(self) -> str | None:
-        """Where a member has hooks, which a compiled step would not call."""
-        found = [hooks_of(member) for member in self.runner.ensemble.members]
-        return next((f"{text} in member {i}" for i, text in enumerate(found) if text is not None), None)
-
-    def _phases(self, step: Step, batch: Batch, factor: float | None) -> Forward:
-        found = step.forward(batch, repel=factor is not None)
-        forces = None if factor is None else step.exchange(found, factor)
-        step.finish(forces, step.pull_back(forces, apart=self.method.mixes_weights))
-        return found
-
-    def _try_plainly(self, found: _Plainly, position: Position, batch: Batch, factor: float | None) -> str | None:
-        """Two plain steps: what they come to, and why what they do besides cannot be traced, if so."""
-        assert self._code is not None
-        first = self._phases(self._plain, batch, factor)
-        reason = self._agreed(position.side_effects())
-        if reason is not None:
-            position.restore()
-            self._code.restore()
-            return reason
-        moved = self._code.change()  # something that is set up in the first step, perhaps
-        again = Watch(list(self.runner.ensemble.members))
-        position.restore()
-        second = self._phases(self._plain, batch, factor)
-        found.z, found.gradients = second.z, gradients_by_name(self.runner.groups)
-        position.restore()
-        change = again.change()
-        if change is not None:
-            self._code.restore()
-            return f"after each forward pass {change}"
-        if moved is not None:
-            self._code = again
+        compiler = Compiler(self._plain, fuse=self.fuse, company=self._company)
+        found = compiler.compile(batch, factor)
+        if isinstance(found, str):
+            self._give_up(found)
         else:
-            refuse_unrepeatable(first.losses, second.losses, "use engine='eager'")
-        return None
-
-    def _traced_runner(self) -> Runner:
-        """The same members, under the policy for traced steps."""
-        policy = self.runner.policy
-        return self.runner.like(policy=policy if policy.stacked else replace(policy, traced=True, compiler=self.fuse))
-
-    def _traced_step(self, batch: Batch, z: Tensor | None) -> TracedStep:
-        plain, repel = self._plain, z is not None
-        step = TracedStep(plain, [])
-        batch, runner = step.laid_out(batch), self._traced_runner()
-        shared: dict[Key, Program] = {}
-        same = difference(list(runner.ensemble.members)) is None
-        twice = repel and self.method.space is not None and self.method.space.needs_input_gradient
-        fused = partial(self._fused, twice=twice)
-        for unit in range(len(runner.groups)):
-            recompute = repel and not plain.keeps_graph(unit)
-            key = (recompute, *(tensor.stride() for tensor in state_of(runner, unit)))
-            if key not in shared:
-                traced = trace(
-                    runner, self.method, unit, batch, None if z is None else z[runner.rows[unit]],
-                    metric=plain.metric if repel else None, fused=self.fuse, recompute=recompute,
-                )  # fmt: skip
-                second = None if traced.second is None else fused(traced.second)
-                program = Program(traced, fused(traced.first), second)
-                step.programs.append(program)
-                if same and not traced.constants:
-                    shared[key] = program
-            else:
-                step.programs.append(shared[key])
-        return step
-
-    def _fused(self, graph: fx.GraphModule, *, twice: bool = False) -> Function:
-        """`twice` where BatchNorm and ReLU are the formulas for compilers of `double_backward/`."""
-        return fused(graph, read_at_once=READ_AT_ONCE if twice else None) if self.fuse else graph
-
-    def _in_words(self, kind: _Kind) -> str:
-        units = len(self.runner.groups)
-        what = "operations fused" if self.fuse else "operations traced; no compiler was found"
-        distinct = len({id(program) for program in kind.step.programs})
-        return f"{what}; {distinct} function{'s' * (distinct > 1)} for {units} unit{'s' * (units > 1)}"
-
-    # The traced step against the plain one
-
-    def _disagreement(
-        self, kind: _Kind, position: Position, batch: Batch, factor: float | None, plainly: _Plainly
-    ) -> str | None:
-        """What the compiled step does differently from the plain one, in words; None if nothing."""
-        random = any(program.traced.random for program in kind.step.programs)
-        unseen = "it draws random numbers that the trace does not show"
-        reason = self._agreed(unseen if position.drew and not random else None)
-        if reason is not None:
-            return reason
-        seen: set[int] = set()
-        for unit, program in enumerate(kind.step.programs):
-            if id(program) not in seen:
-                strict = self._traced_runner().like(precision="float32")
-                check = UnitCheck(self._plain, strict, position, self._agreed, fuse=self.fuse, rough=self._is_rough)
-                reason = self._agreed(check(unit, program, batch, plainly.z))
-                if reason is not None:
-                    return f"{reason} (does the forward pass depend on more than its input and weights?)"
-            seen.add(id(program))
-        position.restore()
-        found = self._phases(kind.step, batch, factor)
-        if found.z is not None and batch.one.is_cuda and self._company is None:
-            self._compile_exchange(kind, found.z)
-            position.restore()
-            self._phases(kind.step, batch, factor)
-        return None if random else gross_disagreement(self.runner.groups, plainly.gradients, rough=self._is_rough)
-
-    def _compile_exchange(self, kind: _Kind, z: Tensor) -> None:
-        """Phase 2 is cheap in arithmetic but has many small operations; where it cannot be traced it stays as it is."""
-        known = kind.step.exchange_programs
-        if z.shape in known or any(program.traced.has_loss_gradient for program in kind.step.programs):
-            return
-        try:
-            graph, names = trace_exchange(self._plain, z)
-            function = self._fused(graph)
-            with torch.no_grad():
-                function(z, torch.ones((), dtype=torch.float64, device=z.device))  # it is compiled when first called
-        except Exception as error:  # as for the other phases
-            log.info("engine: the exchange stays as it is (%s)", first_line(error))
-            known[z.shape] = None
-            return
-        known[z.shape] = function, names
-        kind.capturable = not any("linalg" in str(node.target) for node in graph.graph.nodes)
-
-    @property
-    def _is_rough(self) -> bool:
-        """Whether convolutions are of bfloat16 or TensorFloat-32."""
-        tf32 = self.runner.ensemble.device.type == "cuda" and torch.backends.cudnn.allow_tf32
-        return tf32 or self.runner.precision == "bf16"
+            self._kinds[key], self._code = found, compiler.watch
 
 
 def _store_weights(ensemble: Ensemble, layout: torch.memory_format) -> list[tuple[Tensor, torch.memory_format]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,9 +29,12 @@ from forde.errors import FordeError
 from forde.random_state import random_tensors, set_random_tensors
 from forde.rules import Forces
 from forde.step.checks import refuse_different_sizes
-from forde.step.core import Elsewhere, Repulsion, Step
-from forde.step.records import Batch, Batches, Forward, StepReport
+from forde.step.core import Repulsion, Step
+from forde.step.records import Batch, Batches, Forward, Inputs, Moment, StepReport, Targets
 from forde.step.runners import refuse_different_parameters
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 SAME_BATCH = 1e-5
 """Means of one batch on different devices differ by rounding only, those of different batches by more."""
@@ -65,35 +69,16 @@ class ShardedStep(Step):
     def plain(self) -> Step:
         return self.inner.plain
 
-    def update(
-        self,
-        x: Input | list[Input],
-        y: Tensor | list[Tensor],
-        optimizer: Optimizer | None = None,
-        *,
-        step: int = 0,
-        epoch: int = 0,
-        data_size: int | None = None,
-        repel_on: Elsewhere | None = None,
-    ) -> StepReport:
+    def update(self, x: Inputs, y: Targets, optimizer: Optimizer | None = None, **moment: Unpack[Moment]) -> StepReport:
         """As in one process, from the batch of all processes; the report is of all members."""
         # Backward passes hold messages when BatchNorm is global; one thread sends them in one order everywhere.
         order = nullcontext() if self.mesh.data.size == 1 else torch.autograd.set_multithreading_enabled(False)
-        with order, own_random_numbers(self.mesh, step):
-            return super().update(x, y, optimizer, step=step, epoch=epoch, data_size=data_size, repel_on=repel_on)
+        with order, own_random_numbers(self.mesh, moment.get("step", 0)):
+            return super().update(x, y, optimizer, **moment)
 
-    def planned(
-        self,
-        x: Input | list[Input],
-        y: Tensor | list[Tensor],
-        *,
-        step: int,
-        epoch: int,
-        data_size: int | None,
-        repel_on: Elsewhere | None = None,
-    ) -> tuple[Batches, float | None]:
-        assert repel_on is None  # `make_engine` has said so
-        batch, factor = super().planned(x, y, step=step, epoch=epoch, data_size=data_size)
+    def planned(self, x: Inputs, y: Targets, **moment: Unpack[Moment]) -> tuple[Batches, float | None]:
+        assert moment.get("repel_on") is None  # `make_engine` has said so
+        batch, factor = super().planned(x, y, **moment)
         self._batch = x, y
         if not isinstance(batch, Batch):
             own = batch[self.first_member : self.first_member + self.runner.ensemble.n_members]

@@ -22,6 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -35,14 +36,15 @@ from forde.rules import Forces
 from forde.rules.base import identity_like
 from forde.spaces import View
 from forde.step.checks import explain_missing_derivative, no_path_to_inputs, refuse_non_finite
-from forde.step.records import Batch, Batches, Forward, Graph, StepReport
+from forde.step.records import Batch, Batches, Forward, Graph, Inputs, Moment, StepReport, Targets
 from forde.step.runners import Runner
 from forde.step.sources import Sources
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Repulsion = Sequence[Sequence[Tensor | None]]
 """Gradients of the repulsion by unit and parameter, where they are kept apart from those of the objective."""
-Elsewhere = Callable[[], tuple[Input, Tensor]]
-"""Inputs `[B', ...]` that members are compared at instead of the batch, and their labels."""
 
 
 class Step(ABC):
@@ -58,32 +60,19 @@ class Step(ABC):
         self.comparison = method
         """The method of the exchange: where members apply the kernel's metric themselves, its kernel has none left."""
 
-    def update(
-        self,
-        x: Input | list[Input],
-        y: Tensor | list[Tensor],
-        optimizer: Optimizer | None = None,
-        *,
-        step: int = 0,
-        epoch: int = 0,
-        data_size: int | None = None,
-        repel_on: Elsewhere | None = None,
-    ) -> StepReport:
+    def update(self, x: Inputs, y: Targets, optimizer: Optimizer | None = None, **moment: Unpack[Moment]) -> StepReport:
         """One whole step: gradients are left in `.grad` of `runner.parameters()`, then the optimizer moves these.
 
         Args:
             x: `[B, ...]`, or several such in one `Arguments`, or a list with one of these for each member.
             y: `[B, ...]`, or one for each member.
             optimizer: None leaves it at the gradients.
-            step: counts from the start of training; decides with `repulsion_every`.
-            epoch: argument of `repulsion_weight`.
-            data_size: N; the batch size if left out.
-            repel_on: gives other data `(x', y')` to compare members at; asked where they repel in this step.
+            moment: `step`, `epoch`, `data_size` and `repel_on`, see `Moment`.
         """
-        batch, factor = self.planned(x, y, step=step, epoch=epoch, data_size=data_size, repel_on=repel_on)
+        batch, factor = self.planned(x, y, **moment)
         found = self.forward(batch, repel=factor is not None)
         if not bool(found.losses.isfinite().all()):
-            refuse_non_finite(found.losses, step)
+            refuse_non_finite(found.losses, moment.get("step", 0))
         forces = None if factor is None else self.exchange(found, factor)
         repulsion = self.pull_back(forces, apart=self.method.mixes_weights)
         self.finish(forces, repulsion)
@@ -93,24 +82,17 @@ class Step(ABC):
             return StepReport(found.losses, torch.zeros_like(found.losses), None, None)
         return StepReport(found.losses, forces.energy, forces.bandwidth, found.z)
 
-    def planned(
-        self,
-        x: Input | list[Input],
-        y: Tensor | list[Tensor],
-        *,
-        step: int,
-        epoch: int,
-        data_size: int | None,
-        repel_on: Elsewhere | None = None,
-    ) -> tuple[Batches, float | None]:
+    def planned(self, x: Inputs, y: Targets, **moment: Unpack[Moment]) -> tuple[Batches, float | None]:
         """The batch, with what members are compared at, and the factor of the repulsion (None: no repulsion)."""
         method, size = self.method, len(y if isinstance(y, Tensor) else y[0])
         factor = None
         if len(self.whole.members) > 1:
-            factor = method.factor(step=step, epoch=epoch, batch_size=size, data_size=data_size)
+            step, epoch = moment.get("step", 0), moment.get("epoch", 0)
+            factor = method.factor(step=step, epoch=epoch, batch_size=size, data_size=moment.get("data_size"))
         if not isinstance(x, list) and isinstance(y, Tensor):
-            if factor is not None and repel_on is not None:
-                return Batch(x, y, repel_on=repel_on()), factor
+            elsewhere = moment.get("repel_on")
+            if factor is not None and elsewhere is not None:
+                return Batch(x, y, repel_on=elsewhere()), factor
             all_repel = factor is None or method.repulsion_fraction == 1
             return Batch(x, y, None if all_repel else method.compared(size)), factor
         if factor is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 from torch import Tensor
 
@@ -13,6 +13,27 @@ from forde.arguments import Input
 Precision = Literal["float32", "bf16"]
 Memory = Literal["speed", "balanced", "low"]
 """Which forward passes are made again after the exchange, instead of being kept: none, half of them, all."""
+
+
+Inputs = Input | list[Input]
+"""Of one batch for all members, `[B, ...]`, or of one for each."""
+Targets = Tensor | list[Tensor]
+"""`[B, ...]`, or one for each member."""
+Elsewhere = Callable[[], tuple[Input, Tensor]]
+"""Inputs `[B', ...]` that members are compared at instead of the batch, and their labels."""
+
+
+class Moment(TypedDict, total=False):
+    """Where in a training a step is made."""
+
+    step: int
+    """Counts from the start of training; decides with `repulsion_every`. 0 if left out."""
+    epoch: int
+    """Argument of `repulsion_weight`. 0 if left out."""
+    data_size: int | None
+    """N; the batch size if left out."""
+    repel_on: Elsewhere | None
+    """Gives other data `(x', y')` to compare members at; asked where they repel in this step."""
 
 
 @dataclass(frozen=True)
