@@ -16,6 +16,9 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if " at 0x" in item.nodeid:  # processes that share the tests would not know each other's
+            raise pytest.UsageError(f"{item.nodeid} is named after a place in memory; give its parameters ids=[...].")
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs an NVIDIA GPU, and torch sees none")

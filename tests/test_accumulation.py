@@ -156,7 +156,7 @@ def loader() -> DataLoader[Any]:
         {"method": forde.method("forde-identity", repulsion_every=2)},
         {"optimizer": lambda p: torch.optim.Adam(p, lr=1e-2)},
     ],
-    ids=str,
+    ids=["plain", "vectorized", "last batch", "clipped", "skip", "independent", "every other", "Adam"],
 )  # fmt: skip
 def test_trainings_are_the_same(options: dict[str, Any], given: Any) -> None:
     lrs = {"lr": None} if "optimizer" in options else {}

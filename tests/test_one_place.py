@@ -50,3 +50,9 @@ def test_the_names_are_those_in_use() -> None:
     found = calls()
     for file in ("durable.py", "hashing.py", "random_state.py", "cuda_graph.py"):
         assert any(file in homes and file in found.get(name, ()) for name, homes in HOMES.items()), file
+
+
+def test_every_test_file_has_a_name_of_its_own() -> None:
+    """pytest takes two of one name for the same module, and stops."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
