@@ -88,7 +88,7 @@ OF_ONE_NETWORK = (
     ),
     Mistake(
         "no-checkpoint-before-members-are-made",
-        "training/trainer.py",
+        "training/running.py",
         "loop.epoch > begun and loop.plan.makes_members",
         "loop.epoch < begun and loop.plan.makes_members",
         (f"{SWAG}::TestResume::test_the_last_epoch_is_safe_before_members_are_made",),

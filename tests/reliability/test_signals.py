@@ -116,7 +116,7 @@ def test_in_python(number: signal.Signals, tmp_path: Path) -> None:
     before = signal.getsignal(number)
     with pytest.raises(RunInterruptedError, match="resume=True") as raised:
         train(tmp_path / "run", callback=Signal(number), checkpoint_minutes=None)
-    assert raised.value.signal == number and "at epoch 1, step 1" in str(raised.value)
+    assert raised.value.signal == number and "at epoch 1, step 0" in str(raised.value)
     assert signal.getsignal(number) == before
     train(tmp_path / "run", resume=True)
     assert result(tmp_path / "run") == result(tmp_path / "whole")

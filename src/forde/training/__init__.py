@@ -1,5 +1,6 @@
 """Training: batches, schedule, optimizer, history."""
 
+from forde.training.callbacks import Training
 from forde.training.history import History, Record
 from forde.training.image_feed import Augmentation
 from forde.training.options import Batching, Checkpointing, Execution, Optimization, Reporting, Validation
@@ -17,6 +18,7 @@ __all__ = [
     "Record",
     "Reporting",
     "TrainedRun",
+    "Training",
     "Validation",
     "available_device",
     "fit",

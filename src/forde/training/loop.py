@@ -74,6 +74,8 @@ class Loop:
         self.patience = _patience(engine.method)
         self.careful = None if non_finite == "stop" else CarefulStep(engine, optimizer)
         self.records: list[Record] = []
+        self.losses: Tensor | None = None
+        """`[M]` of the last step; None where it was skipped."""
         self.stopped: str | None = None
         """Why training ends before its last epoch."""
         self.epoch = self.steps = self.roll_backs = 0
@@ -94,7 +96,7 @@ class Loop:
         other = [] if self.repel_on is None else [self.other_order, *self.repel_on.feed.generators()]
         return [*self.orders, *self.feed.generators(), *other]
 
-    def run_epoch(self, *, last: bool, after_step: Callable[[], None]) -> Record:
+    def run_epoch(self, *, last: bool, after_step: Callable[[], None] | None = None) -> Record:
         """The rest of the current epoch.
 
         Args:
@@ -108,12 +110,15 @@ class Loop:
         batches = self._batches()
         others = None if self.repel_on is None else self.repel_on.epoch(self.other_order)
         x, y = self._again(batches, others) if self.step else (None, None)
-        for x, y in batches:
+        for x, y in () if self.stopped else batches:
             self._step(x, y, None if others is None else next(others))
             self.seconds = before + time.perf_counter() - started
-            after_step()
+            if after_step is not None:
+                after_step()
             if waiting:
                 give_way()
+            if self.stopped is not None:
+                break
         if x is None or y is None:
             raise FordeError("the loader yielded no batch; check its batch size, drop_last and sampler.")
         if not self.tally.losses:
@@ -136,7 +141,7 @@ class Loop:
         if self.validator is not None and self.validator.is_due(self.epoch, last=last):
             with nullcontext() if self.average is None else self.average.instead():
                 record.update(self.validator.measure())
-                self.stopped = self.validator.note(self.epoch, record)
+                self.stopped = self.validator.note(self.epoch, record) or self.stopped
         record["seconds"] = before + time.perf_counter() - started
         if self.schedule is not None:
             self.schedule.after_epoch(record)
@@ -149,6 +154,7 @@ class Loop:
         step: dict[str, Any] = {"step": self.steps, "epoch": self.epoch, "data_size": self.feed.size}
         if other is not None and self.repel_on is not None:
             step["repel_on"] = partial(self.repel_on.with_labels, other)
+        self.losses = None
         try:
             if self.careful is None:
                 report = self.engine.update(x, y, self.optimizer, **step)
@@ -163,6 +169,7 @@ class Loop:
             if self.patience:
                 self._refuse_zero_gradients(report)
             self.tally.add(report)
+            self.losses = report.losses
             if self.average is not None:
                 self.average.update()
         if self.schedule is not None and self.schedule.every == "step":

@@ -231,8 +231,8 @@ class RunFolder:
         due = minutes is not None and time.monotonic() - self._written >= 60 * minutes
         self._save_if(due, loop, request)
 
-    def after_epoch(self, loop: Loop, record: Record, request: StopRequest) -> None:
-        """Note an epoch; then as after a step."""
+    def note(self, record: Record) -> None:
+        """Add an epoch to the metrics."""
 
         def write() -> None:
             assert self.metrics is not None
@@ -240,6 +240,9 @@ class RunFolder:
                 self.metrics.record(record)
 
         self.mesh.first(write)
+
+    def after_epoch(self, loop: Loop, request: StopRequest) -> None:
+        """As after a step."""
         due = self.when.every is not None and loop.epoch % self.when.every == 0
         self._save_if(due, loop, request)
 

@@ -14,6 +14,7 @@ from forde.distributed.mesh import Shape
 from forde.engine import EngineName
 from forde.errors import FordeError, unknown_name, whole_number
 from forde.step.records import Memory, Precision
+from forde.training.callbacks import checked_callbacks
 from forde.training.history import Record
 from forde.training.image_feed import Augmentation
 from forde.training.numerics import NonFinite
@@ -144,6 +145,7 @@ class Settings:
     precision: Precision
     engine: EngineName
     callback: Callable[[Record], None] | None
+    callbacks: Sequence[Any]
     run: str | Path | None
     resume: bool
     optimization: Optimization
@@ -154,6 +156,7 @@ class Settings:
     checkpoint: Checkpointing
 
     def __post_init__(self) -> None:
+        checked_callbacks(self.callbacks)
         whole_number("seed", self.seed, at_least=0)
         whole_number("epochs", self.epochs, at_least=1)
         whole_number("batch_size", self.batch_size, at_least=1)

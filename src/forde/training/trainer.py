@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,16 +18,16 @@ from forde.distributed.mesh import ALONE, Mesh, checked_shape, joined
 from forde.distributed.sharded import refuse_uneven_batches, share_members, share_random_numbers
 from forde.engine import EngineName, make_engine
 from forde.ensemble import Ensemble
-from forde.errors import FordeError, NonFiniteError
+from forde.errors import FordeError
 from forde.methods import Method
 from forde.methods import method as named_method
 from forde.methods.plan import Plan
-from forde.progress import progress_bar
 from forde.random_state import seeded
 from forde.step import Step
 from forde.step.checks import explaining_memory
 from forde.step.records import Precision
 from forde.training.averaging import WeightAverage, say_if_too_slow
+from forde.training.callbacks import Listeners, Training
 from forde.training.clipping import clip_before_each_step
 from forde.training.configuration import (
     decisive_settings,
@@ -52,13 +52,13 @@ from forde.training.preparing import (
     training_data,
 )
 from forde.training.repulsion_feed import RepulsionFeed, refuse_to_repel_elsewhere, repulsion_feed
-from forde.training.run_folder import BEST, LAST, RunFolder
+from forde.training.run_folder import RunFolder
 from forde.training.run_log import silent
+from forde.training.running import conclude, train
 from forde.training.schedule import Length, SchedulerFactory, Watched
 from forde.training.settings import Settings, grouped
-from forde.training.signals import StopRequest, stop_requests
 from forde.training.validating import HIGHER_IS_BETTER, Validator
-from forde.turns import paused, turn
+from forde.turns import turn
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,7 @@ def fit(
     precision: Precision = "float32",
     engine: EngineName = "auto",
     callback: Callable[[Record], None] | None = None,
+    callbacks: Sequence[Any] = (),
     run: str | Path | None = None,
     resume: bool = False,
     optimization: Optimization | None = None,
@@ -120,6 +121,8 @@ def fit(
             (traced and compiled once; on a GPU the whole step in one CUDA graph) or `"auto"`, which chooses and says
             so in the log. All give the same numbers.
         callback: called with each epoch's record.
+        callbacks: objects with any of the methods `on_start`, `on_step`, `on_epoch` and `on_end`, which are given a
+            `forde.training.Training`: the ensemble, the record, and `stop()`.
         run: a folder for settings, metrics, log, checkpoints and the trained ensemble. With it, SIGTERM, Ctrl-C
             and SIGHUP finish the step, write a checkpoint and raise `forde.errors.RunInterruptedError`.
         resume: go on with what is in `run`, be that nothing, a checkpoint, or a finished run, which is loaded. All
@@ -154,7 +157,7 @@ def fit(
     )  # fmt: skip
     settings = Settings(
         epochs=epochs, batch_size=batch_size, lr=lr, optimizer=optimizer, scheduler=scheduler, seed=seed, device=device,
-        precision=precision, engine=engine, callback=callback, run=run, resume=resume, **groups,
+        precision=precision, engine=engine, callback=callback, callbacks=callbacks, run=run, resume=resume, **groups,
     )  # fmt: skip
     method = _checked_method(method, ensemble, settings)
     with turn("fit"), _surroundings(ensemble, settings) as (mesh, folder):
@@ -175,9 +178,10 @@ def fit(
             with _step(plan, feeds.data, settings, mesh, example) as step:
                 loop = _loop(step, feeds.data, settings, plan, method=fitted, validator=validator, repel_on=repel_on)
                 finished = _begin(loop, settings, folder, mesh, method=method, known=known)
+                listeners = _listeners(loop, settings, mesh)
                 if not finished:
-                    _train(loop, settings, folder, mesh)
-                    _conclude(loop, history, folder)
+                    train(loop, epochs, folder, listeners, show=settings.reporting.progress and mesh.leads)
+                    conclude(loop, history, folder)
             if not finished:
                 _make_members(plan, ensemble, feeds.data, settings.precision)
             ensemble.eval()
@@ -186,6 +190,8 @@ def fit(
                 history.stopped, history.best_epoch = outcome.stopped, outcome.best_epoch
             elif folder is not None:
                 folder.finish(ensemble, Outcome(len(history), history.stopped, history.best_epoch))
+            if not finished:
+                listeners.end(ensemble)
     return history
 
 
@@ -313,6 +319,12 @@ def _loop(
     )  # fmt: skip
 
 
+def _listeners(loop: Loop, settings: Settings, mesh: Mesh) -> Listeners:
+    writers = settings.reporting.writers if mesh.leads else ()
+    of_records = [*(writer.record for writer in writers), *filter(None, [settings.callback])]
+    return Listeners(settings.callbacks, of_records, Training(loop, settings.epochs), mesh)
+
+
 def _begin(
     loop: Loop,
     settings: Settings,
@@ -343,74 +355,6 @@ def _begin(
         return False
     folder.begin(decisive, how, environment(loop.ensemble, loop.engine))
     return folder.finished
-
-
-def _train(loop: Loop, settings: Settings, folder: RunFolder | None, mesh: Mesh) -> None:
-    """All epochs that are still to be done, with everybody told of each."""
-    writers = settings.reporting.writers if mesh.leads else ()
-    callbacks = () if settings.callback is None else (settings.callback,)
-    listeners = [*(writer.record for writer in writers), *callbacks]
-    show = settings.reporting.progress and mesh.leads
-    with progress_bar(settings.epochs, loop.engine.method.name, show=show) as advance:
-        _run_epochs(loop, settings.epochs, folder, advance, listeners)
-
-
-def _run_epochs(
-    loop: Loop,
-    epochs: int,
-    folder: RunFolder | None,
-    advance: Callable[[str], None],
-    listeners: Sequence[Callable[[Record], None]],
-) -> None:
-    """Epoch after epoch, with checkpoints and returns to them where there is a folder."""
-    with nullcontext(StopRequest()) if folder is None else stop_requests() as request:
-        if folder is not None:
-            folder.take_up(loop)
-        begun = loop.epoch
-        for _ in loop.records:
-            advance("resumed")
-        while loop.epoch < epochs and loop.stopped is None:
-            try:
-                record = loop.run_epoch(
-                    last=loop.epoch == epochs - 1,
-                    after_step=lambda: None if folder is None else folder.after_step(loop, request),
-                )
-            except NonFiniteError as error:
-                if folder is None or loop.non_finite != "roll_back":
-                    raise
-                folder.roll_back(loop, error)
-                continue
-            key = None if loop.validator is None else loop.validator.key
-            watched = f"  {key} {record[key]:.4f}" if key in record else ""
-            advance(f"loss {record['loss']:.3f}  repulsion {record['repulsion']:+.4f}{watched}")
-            if folder is not None:
-                folder.after_epoch(loop, record, request)
-            with paused() if listeners else nullcontext():  # what the user does there may wait for other threads
-                for listener in listeners:
-                    listener(record)
-        if folder is not None and loop.epoch > begun and loop.plan.makes_members:
-            folder.save(loop)  # making members takes a while
-
-
-def _conclude(loop: Loop, history: History, folder: RunFolder | None) -> None:
-    """Say how training ended, and let the ensemble be what it shall end as."""
-    history.records, history.stopped = loop.records, loop.stopped
-    if loop.stopped is not None:
-        log.info("training ended after epoch %d of its own accord: %s", loop.epoch - 1, loop.stopped)
-    if loop.average is not None:
-        loop.average.put()
-    if loop.validator is None:
-        return
-    validator, restores = loop.validator, loop.validator.options.restore_best
-    history.best_epoch = validator.best_epoch
-    if folder is not None and validator.best_epoch is not None:
-        with nullcontext() if restores else validator.as_it_was_best():
-            folder.keep(loop.ensemble, LAST if restores else BEST)
-    if restores and validator.best_epoch is not None:
-        validator.restore_best()
-        log.info("the ensemble is that of its best epoch, %d", validator.best_epoch)
-    elif restores:
-        log.warning("%s was never a number, so the ensemble is that of its last epoch", validator.key)
 
 
 def _make_members(plan: Plan, ensemble: Ensemble, feed: Feed, precision: Precision) -> None:
