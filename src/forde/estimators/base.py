@@ -10,19 +10,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.compose import ColumnTransformer
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, check_X_y, validate_data
 from torch import Tensor, nn
 
+from forde.ensemble import Ensemble
 from forde.errors import FordeError
-from forde.estimators.left_out import chosen, left_out
+from forde.estimators.columns import Preprocessor, checked, has_text, make_preprocessor, refuse_text
+from forde.estimators.left_out import Calibration, chosen, left_out
 from forde.estimators.threads import torch_threads
-from forde.estimators.training import Options, train
+from forde.estimators.training import Options, Start, train
 from forde.likelihoods import Likelihood
 from forde.methods import Method
 from forde.methods import method as named_method
 from forde.models import MLP
+from forde.training import History
 
 Array = NDArray[Any]
 NetworkFactory = Callable[[int, int], nn.Module]
@@ -34,6 +38,16 @@ SMALLEST_BATCH, LARGEST_BATCH = 32, 200
 
 class TabularEnsemble(BaseEstimator):
     """What both estimators share: their options, and training and running an ensemble on standardised rows."""
+
+    preprocessor_: Preprocessor | None
+    input_scaler_: StandardScaler
+    ensemble_: Ensemble
+    history_: History
+    n_epochs_: int
+    calibration_: Calibration | None
+    _start: Start
+    """Where training could go on."""
+    _seed: int
 
     def __init__(
         self,
@@ -54,6 +68,10 @@ class TabularEnsemble(BaseEstimator):
         random_state: int | np.random.RandomState | None = None,
         calibration: Literal["auto", "out-of-fold", "holdout"] | None = "auto",
         validation_fraction: float = 0.1,
+        early_stopping: bool = False,
+        n_iter_no_change: int = 10,
+        feature_preprocessing: Literal["auto"] | None = "auto",
+        warm_start: bool = False,
         verbose: bool = False,
     ) -> None:
         self.n_estimators = n_estimators
@@ -72,7 +90,41 @@ class TabularEnsemble(BaseEstimator):
         self.random_state = random_state
         self.calibration = calibration
         self.validation_fraction = validation_fraction
+        self.early_stopping = early_stopping
+        self.n_iter_no_change = n_iter_no_change
+        self.feature_preprocessing = feature_preprocessing
+        self.warm_start = warm_start
         self.verbose = verbose
+
+    def _checked_rows(self, X: Any, y: Any, *, reset: bool, **of_targets: Any) -> tuple[Array, Array]:
+        """Rows as numbers `[N, D']` and targets, checked; with `reset` the table's columns are learned anew."""
+        fills = checked(self.feature_preprocessing) is not None
+        if reset:
+            self.preprocessor_ = None
+        if not fills:
+            refuse_text(X)
+        if fills and (has_text(X) if reset else isinstance(self.preprocessor_, ColumnTransformer)):
+            X, y = validate_data(self, X, y, skip_check_array=True, reset=reset)
+            X = self._as_numbers(X, reset=reset)
+            return check_X_y(X, y, dtype=np.float64, ensure_min_samples=2, **of_targets)
+        finite = "allow-nan" if fills else True
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=finite, reset=reset, **of_targets
+        )
+        return (self._as_numbers(X, reset=reset) if fills else X), y
+
+    def _as_numbers(self, X: Any, *, reset: bool) -> Array:
+        """Rows as the preprocessor makes them, which is fitted to these with `reset`."""
+        if reset:
+            self.preprocessor_ = make_preprocessor(X).fit(X)
+        elif isinstance(self.preprocessor_, ColumnTransformer) and not hasattr(X, "iloc"):
+            raise FordeError(
+                "the training table was a data frame with columns of text, so its columns are known by their kind; "
+                "pass a data frame with the same columns."
+            )
+        assert self.preprocessor_ is not None
+        numbers: Array = self.preprocessor_.transform(X)
+        return numbers
 
     def _train(
         self,
@@ -83,33 +135,40 @@ class TabularEnsemble(BaseEstimator):
         likelihood: Likelihood,
         n_outputs: int,
         labels: Array | None = None,
+        goes_on: bool = False,
+        in_parts: bool = False,
     ) -> Tensor | None:
         """Train on rows `[N, D]` and targets ready for the likelihood, and set what all estimators have afterwards.
+
+        Args:
+            goes_on: from where the last training ended.
+            in_parts: for one epoch at a constant learning rate, on rows of which more will come.
 
         Returns:
             The noise scale or temperature that fits rows best which members have not seen; None without calibration.
         """
         method = self._method()
-        if not np.ptp(X, axis=0).any():
-            raise FordeError("every column of X is constant, but at least one that varies was expected; add a feature.")
-        count = self.n_estimators
-        if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 1:
-            raise FordeError(f"n_estimators is {count!r}, but a whole number of at least 1 was expected.")
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        self.calibration_ = chosen(self.calibration, len(y), method)
+        if not goes_on:
+            self._begin(X)
+        calibration = None if in_parts else chosen(self.calibration, len(y), method)
+        # Where training goes on, members leave out what they left out before.
+        seed = self._seed + (self.n_epochs_ if goes_on and in_parts else 0)
         rows = left_out(
-            self.calibration_, len(y), self.n_estimators, share=self.validation_fraction, seed=seed, labels=labels
+            calibration, len(y), self.n_estimators, share=self.validation_fraction, seed=self._seed, labels=labels
         )
-        self.input_scaler_ = StandardScaler().fit(X[rows.trained], sample_weight=_part(weights, rows.trained))
+        if not goes_on:
+            self.input_scaler_ = StandardScaler().fit(X[rows.trained], sample_weight=_part(weights, rows.trained))
         options = Options(
             self.n_estimators,
             method,
-            self.epochs,
+            1 if in_parts else self.epochs,
             self._batch_size(len(rows.trained)),
             self.lr,
             seed,
             self.device,
             self.verbose,
+            patience=self._patience(calibration, in_parts=in_parts),
+            falls=not in_parts,
         )
         with torch_threads(self.n_jobs):
             trained = train(
@@ -120,9 +179,46 @@ class TabularEnsemble(BaseEstimator):
                 likelihood=likelihood,
                 rows=rows,
                 options=options,
+                start=self._start if goes_on else None,
             )
-        self.ensemble_, self.history_, self.n_epochs_ = trained.ensemble, trained.history, trained.n_epochs
+        self._start = trained.start if in_parts else replace(trained.start, moments=None)
+        self.ensemble_, self.history_ = trained.ensemble, trained.history
+        self.n_epochs_ = trained.n_epochs + (self.n_epochs_ if goes_on else 0)
+        if not in_parts:
+            self.calibration_ = calibration
+        elif not goes_on:
+            self.calibration_ = None
         return None if trained.calibrated is None else trained.calibrated.scale
+
+    def _begin(self, X: Array) -> None:
+        """Refuse what no ensemble can be trained on, and draw the seed."""
+        if not np.ptp(X, axis=0).any():
+            raise FordeError("every column of X is constant, but at least one that varies was expected; add a feature.")
+        count = self.n_estimators
+        if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 1:
+            raise FordeError(f"n_estimators is {count!r}, but a whole number of at least 1 was expected.")
+        self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _goes_on(self, n_members: int) -> bool:
+        """Whether `fit` goes on where the last one ended."""
+        if not self.warm_start or not hasattr(self, "ensemble_"):
+            return False
+        if n_members != self.ensemble_.n_members:
+            raise FordeError(
+                f"warm_start goes on with the {self.ensemble_.n_members} members that there are, but n_estimators is "
+                f"{n_members}; leave it as it was, or use warm_start=False."
+            )
+        return True
+
+    def _patience(self, calibration: str | None, *, in_parts: bool) -> int | None:
+        if not self.early_stopping or in_parts:
+            return None
+        if calibration is None:
+            raise FordeError(
+                "early_stopping needs rows that members have not seen, and there are none without calibration; pass "
+                "calibration='out-of-fold' or 'holdout', or leave early_stopping out."
+            )
+        return self.n_iter_no_change
 
     def _method(self) -> Method:
         if isinstance(self.method, Method):
@@ -150,9 +246,23 @@ class TabularEnsemble(BaseEstimator):
     def _outputs(self, X: Any) -> Any:
         """The core's prediction for rows as the user gave them."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = self._rows(X)
         with torch_threads(self.n_jobs):
             return self.ensemble_.predict(self.input_scaler_.transform(X))
+
+    def _rows(self, X: Any) -> Array:
+        """Rows to predict for, as numbers `[N, D']`."""
+        if isinstance(self.preprocessor_, ColumnTransformer):
+            X = self._as_numbers(validate_data(self, X, skip_check_array=True, reset=False), reset=False)
+            return check_array(X, dtype=np.float64)
+        finite = True if self.preprocessor_ is None else "allow-nan"
+        X = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)
+        return X if self.preprocessor_ is None else self._as_numbers(X, reset=False)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.feature_preprocessing == "auto"
+        return tags
 
 
 def row_weights(sample_weight: Any, X: Array) -> Array | None:

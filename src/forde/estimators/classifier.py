@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d
+from torch import Tensor
 
 from forde.errors import FordeError
-from forde.estimators.base import Array, TabularEnsemble, row_weights
+from forde.estimators.base import Array, NetworkFactory, TabularEnsemble, row_weights
 from forde.estimators.calibration import with_temperature
 from forde.estimators.uncertainty import Uncertainty
 from forde.likelihoods import Classification
+from forde.methods import Method
 from forde.prediction import ClassificationPrediction
 
 if TYPE_CHECKING:
@@ -25,6 +30,8 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
 
     Args:
         n_estimators: number of networks, M.
+        class_weight: how much rows of each class count, as a dict of labels, or `"balanced"`: all classes together the
+            same. It multiplies `sample_weight`.
         method: a name from `forde.methods()`, or a `forde.Method` (which brings its own prior).
         method_options: options of the named method, as `forde.method(name, **options)` takes them.
         hidden: widths of the hidden layers of each perceptron; `()` for a linear model.
@@ -48,6 +55,13 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
             all rows for all epochs, and predict as they are. `"auto"`: out of fold for 40 to 10,000 rows, a holdout for
             more, None for fewer, and None for methods that make their members of one network.
         validation_fraction: the share of the rows that a holdout takes.
+        early_stopping: end training after `n_iter_no_change` epochs in which rows that members have not seen were
+            predicted no better. Without it all epochs are run, and the best one's members are kept all the same.
+        n_iter_no_change: epochs that `early_stopping` waits.
+        feature_preprocessing: `"auto"`: gaps (NaN) in numbers are filled with the column's mean, with a column beside
+            that says where they were; columns of a data frame with text or categories become columns of 0 and 1. None:
+            such tables are refused.
+        warm_start: let `fit` go on with the members that there are, on the same columns, instead of new ones.
         verbose: show a progress bar on a terminal.
 
     Attributes:
@@ -55,9 +69,11 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
         calibration_: what `"auto"` came to: `"out-of-fold"`, `"holdout"` or None.
         n_epochs_: how many epochs the kept members were trained.
         temperature_: by which logits are divided, 1 without calibration; `ensemble_` itself knows nothing of it.
-        ensemble_: the trained `forde.Ensemble`; it takes standardised rows, `input_scaler_.transform(X)`.
+        ensemble_: the trained `forde.Ensemble`; it takes standardised rows,
+            `input_scaler_.transform(preprocessor_.transform(X))`.
         history_: a `forde.History`, one record per epoch.
-        input_scaler_: the fitted `StandardScaler`.
+        preprocessor_: scikit-learn's transformer that makes numbers of the columns, fitted; None where nobody asked.
+        input_scaler_: the fitted `StandardScaler`, of what the preprocessor makes.
         n_features_in_, feature_names_in_: D, and the columns' names where a data frame was given.
 
     >>> from sklearn.datasets import load_iris
@@ -69,27 +85,112 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
     (150,)
     """
 
+    classes_: Array
+    temperature_: float
+
+    def __init__(
+        self,
+        n_estimators: int = 10,
+        *,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        method: str | Method = "forde-pca",
+        method_options: Mapping[str, Any] | None = None,
+        hidden: Sequence[int] = (64,),
+        batch_norm: bool = False,
+        network: NetworkFactory | None = None,
+        epochs: int = 40,
+        repulsion_every: int = 4,
+        batch_size: int | Literal["auto"] = "auto",
+        lr: float = 3e-2,
+        weight_decay: float = 2e-3,
+        device: str | torch.device | None = None,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        calibration: Literal["auto", "out-of-fold", "holdout"] | None = "auto",
+        validation_fraction: float = 0.1,
+        early_stopping: bool = False,
+        n_iter_no_change: int = 10,
+        feature_preprocessing: Literal["auto"] | None = "auto",
+        warm_start: bool = False,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            n_estimators,
+            method=method,
+            method_options=method_options,
+            hidden=hidden,
+            batch_norm=batch_norm,
+            network=network,
+            epochs=epochs,
+            repulsion_every=repulsion_every,
+            batch_size=batch_size,
+            lr=lr,
+            weight_decay=weight_decay,
+            device=device,
+            n_jobs=n_jobs,
+            random_state=random_state,
+            calibration=calibration,
+            validation_fraction=validation_fraction,
+            early_stopping=early_stopping,
+            n_iter_no_change=n_iter_no_change,
+            feature_preprocessing=feature_preprocessing,
+            warm_start=warm_start,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on rows `[N, D]` (array, nested list or data frame) and labels `[N]` of any kind.
 
         Args:
             sample_weight: how much each row counts `[N]`, all the same if left out.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        weights = row_weights(sample_weight, X)
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
+        goes_on = self._goes_on(self.n_estimators)
+        X, y = self._checked_rows(X, y, reset=not goes_on)
+        y = _as_labels(y)
+        classes = np.unique(y)
+        if goes_on and not np.array_equal(classes, self.classes_):
+            raise FordeError("warm_start goes on with the classes that there are, but y has others; use partial_fit.")
+        self.classes_ = classes
+        if len(classes) < 2:
             raise FordeError(
-                f"all {len(y)} labels are of one class, '{self.classes_[0]}', but at least 2 classes were expected; "
+                f"all {len(y)} labels are of one class, '{classes[0]}', but at least 2 classes were expected; "
                 "add rows of another class."
             )
-        temperature = self._train(
-            X, labels, weights, likelihood=Classification(), n_outputs=len(self.classes_), labels=labels
-        )
+        temperature = self._train_on(X, y, row_weights(sample_weight, X), goes_on=goes_on)
         self.temperature_ = 1.0 if temperature is None else float(temperature)
         return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """One epoch on these rows, for tables that come in parts; predictions are calibrated as they were, or not.
+
+        Columns are standardised as those of the first part, so that it should be like the others.
+
+        Args:
+            classes: all labels that will come, needed in the first call.
+            sample_weight: how much each row counts `[N]`, all the same if left out.
+        """
+        goes_on = hasattr(self, "ensemble_")
+        if not goes_on and classes is None:
+            raise FordeError("the first partial_fit does not say which classes will come; pass classes=np.unique(y).")
+        X, y = self._checked_rows(X, y, reset=not goes_on)
+        y = _as_labels(y)
+        self.classes_ = self.classes_ if goes_on else np.unique(classes)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise FordeError(f"label '{unknown[0]}' is not among the classes of the first partial_fit or fit.")
+        self._train_on(X, y, row_weights(sample_weight, X), goes_on=goes_on, in_parts=True)
+        self.temperature_ = self.temperature_ if goes_on else 1.0
+        return self
+
+    def _train_on(self, X: Array, y: Array, weights: Array | None, **how: bool) -> Tensor | None:
+        if self.class_weight is not None:
+            of_classes = compute_sample_weight(self.class_weight, y)
+            weights = of_classes if weights is None else weights * of_classes
+        labels = np.searchsorted(self.classes_, y)
+        return self._train(
+            X, labels, weights, likelihood=Classification(), n_outputs=len(self.classes_), labels=labels, **how
+        )
 
     def predict_proba(self, X: Any) -> Array:
         """Mean of the members' class probabilities `[N, C]`, columns in the order of `classes_`."""
@@ -112,3 +213,10 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
     def _predicted(self, X: Any) -> ClassificationPrediction:
         """The prediction at the temperature that was found."""
         return with_temperature(self._outputs(X), self.temperature_)
+
+
+def _as_labels(y: Array) -> Array:
+    """Labels `[N]` of any kind."""
+    y = column_or_1d(y, warn=True)
+    check_classification_targets(y)
+    return y

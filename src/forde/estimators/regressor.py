@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from sklearn.base import RegressorMixin
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from forde.errors import FordeError
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 class FordeRegressor(RegressorMixin, TabularEnsemble):
     """Predict one or more numbers for the rows of a table with a repulsive ensemble, and their standard deviations.
 
-    Args and attributes are those of `FordeClassifier`, without `classes_` and
-    `temperature_`, and:
+    Args and attributes are those of `FordeClassifier`, without `class_weight`,
+    `classes_` and `temperature_`, and:
 
     Args:
         noise: `"learned"`: each member predicts a variance for each row and target, the σ² of a Gaussian likelihood;
@@ -68,6 +67,10 @@ class FordeRegressor(RegressorMixin, TabularEnsemble):
         random_state: int | np.random.RandomState | None = None,
         calibration: Literal["auto", "out-of-fold", "holdout"] | None = "auto",
         validation_fraction: float = 0.1,
+        early_stopping: bool = False,
+        n_iter_no_change: int = 10,
+        feature_preprocessing: Literal["auto"] | None = "auto",
+        warm_start: bool = False,
         verbose: bool = False,
     ) -> None:
         super().__init__(
@@ -87,6 +90,10 @@ class FordeRegressor(RegressorMixin, TabularEnsemble):
             random_state=random_state,
             calibration=calibration,
             validation_fraction=validation_fraction,
+            early_stopping=early_stopping,
+            n_iter_no_change=n_iter_no_change,
+            feature_preprocessing=feature_preprocessing,
+            warm_start=warm_start,
             verbose=verbose,
         )
         self.noise = noise
@@ -97,22 +104,46 @@ class FordeRegressor(RegressorMixin, TabularEnsemble):
         Args:
             sample_weight: how much each row counts `[N]`, all the same if left out.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2, multi_output=True, y_numeric=True)
+        found = self._train_on(X, y, sample_weight, goes_on=self._goes_on(self.n_estimators))
+        scale = np.ones(self.target_mean_.size) if found is None else found.numpy()
+        self.noise_scale_ = scale.reshape(self.target_mean_.shape)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """One epoch on these rows, for tables that come in parts; predictions are calibrated as they were, or not.
+
+        Columns and targets are standardised as those of the first part, so that it should be like the others.
+
+        Args:
+            sample_weight: how much each row counts `[N]`, all the same if left out.
+        """
+        goes_on = hasattr(self, "ensemble_")
+        self._train_on(X, y, sample_weight, goes_on=goes_on, in_parts=True)
+        self.noise_scale_ = self.noise_scale_ if goes_on else np.ones(self.target_mean_.shape)
+        return self
+
+    def _train_on(self, X: Any, y: Any, sample_weight: Any, *, goes_on: bool, in_parts: bool = False) -> Tensor | None:
+        X, y = self._checked_rows(X, y, reset=not goes_on, multi_output=True, y_numeric=True)
         y, weights = y.astype(np.float64), row_weights(sample_weight, X)
-        scaler = StandardScaler().fit(y.reshape(len(y), -1), sample_weight=weights)
-        self.target_mean_ = scaler.mean_.reshape(y.shape[1:])
-        self.target_scale_ = scaler.scale_.reshape(y.shape[1:])
+        if not goes_on:
+            scaler = StandardScaler().fit(y.reshape(len(y), -1), sample_weight=weights)
+            self.target_mean_ = scaler.mean_.reshape(y.shape[1:])
+            self.target_scale_ = scaler.scale_.reshape(y.shape[1:])
+        elif y.shape[1:] != self.target_mean_.shape:
+            raise FordeError(
+                f"y has shape {list(y.shape)}, but training goes on with targets of shape "
+                f"{['N', *self.target_mean_.shape]}; pass as many as before."
+            )
         likelihood = self._likelihood()
-        scale = self._train(
+        return self._train(
             X,
             (y - self.target_mean_) / self.target_scale_,
             weights,
             likelihood=likelihood,
             n_outputs=self.target_mean_.size * likelihood.outputs_per_target,
+            goes_on=goes_on,
+            in_parts=in_parts,
         )
-        found = np.ones(self.target_mean_.size) if scale is None else scale.numpy()
-        self.noise_scale_ = found.reshape(self.target_mean_.shape)
-        return self
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Mean of the members' means, shaped as the targets were; and, where asked for, the standard deviation.

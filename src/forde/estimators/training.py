@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,6 +41,21 @@ class Options:
     seed: int
     device: str | torch.device | None
     verbose: bool
+    patience: int | None = None
+    """Epochs without a better prediction of rows that members have not seen, after which training stops."""
+    falls: bool = True
+    """Whether the learning rate falls towards the last epoch."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where training goes on that had ended, or was done in parts."""
+
+    ensemble: Ensemble
+    dtype: torch.dtype
+    """In which it is trained."""
+    moments: dict[str, Any] | None = None
+    """Of the optimizer, where it goes on as well."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,8 @@ class Trained:
     n_epochs: int
     """After which the ensemble was best, or all."""
     calibrated: Calibrated | None
+    start: Start
+    """From which it can go on."""
 
 
 def train(
@@ -63,8 +81,13 @@ def train(
     likelihood: Likelihood,
     rows: LeftOut,
     options: Options,
+    start: Start | None = None,
 ) -> Trained:
-    """Train on standardised rows `[N, D]` and targets ready for the likelihood, weighted by `row_weights` `[N]`."""
+    """Train on standardised rows `[N, D]` and targets ready for the likelihood, weighted by `row_weights` `[N]`.
+
+    Args:
+        start: the ensemble to train further, which stays as it is; a new one if left out.
+    """
     inputs, targets = torch.from_numpy(X), torch.from_numpy(y)
     of_rows = torch.ones(len(y)) if row_weights is None else torch.from_numpy(row_weights)
     weights = of_rows[rows.trained, None] * rows.seen
@@ -72,7 +95,12 @@ def train(
     if row_weights is not None or len(rows.judged):
         # Rows that a member sees weigh 1 on the mean, so that its loss is on the scale of prior and repulsion.
         trained_on, trained_y = Weighted.pack(likelihood, trained_y, weights / weights.mean(0))
-    ensemble = Ensemble(make_network, options.n_members, seed=options.seed, likelihood=trained_on)
+    if start is None:
+        ensemble = Ensemble(make_network, options.n_members, seed=options.seed)
+    else:
+        ensemble = copy.deepcopy(start.ensemble).to(start.dtype)
+    ensemble.likelihood, dtype = trained_on, ensemble.dtype
+    adam = _Adam(options.lr, None if start is None else start.moments)
     held = None
     if len(rows.judged):
         judges, held_y = Weighted.pack(likelihood, targets[rows.judged], of_rows[rows.judged, None] * rows.by)
@@ -83,11 +111,11 @@ def train(
         (inputs[rows.trained], trained_y),
         epochs=options.epochs,
         batch_size=options.batch_size,
-        optimizer=partial(_optimizer, lr=options.lr),
-        scheduler=lambda optimizer: LambdaLR(optimizer, method_factor(options.method, options.epochs, options.lr)),
+        optimizer=adam,
+        scheduler=_falling(options) if options.falls else None,
         seed=options.seed,
         device=options.device,
-        validation=None if held is None else _judging(judges, held, options.epochs),
+        validation=None if held is None else _judging(judges, held, options),
         # Every row of a small table counts, but BatchNorm cannot normalise a batch of one.
         batches=Batching(drop_last=options.batch_size > 1 and len(rows.trained) % options.batch_size == 1),
         reporting=Reporting(progress=options.verbose, diagnostics_every=max(1, options.epochs // DIAGNOSED_EPOCHS)),
@@ -96,18 +124,37 @@ def train(
     ensemble.to(device="cpu", dtype=torch.float64)
     # The method as asked for: its fitted copy holds tensors on the training device.
     history = replace(history, method=options.method)
+    end = Start(ensemble, dtype, adam.moments)
     if held is None or history.best_epoch is None:
-        return Trained(ensemble, history, len(history), None)
+        return Trained(ensemble, history, len(history), None, end)
     _, y_held, by = judges.unpack(held[1], slice(0, options.n_members))
     found = calibrated_for(likelihood, ensemble.predict(held[0]), y_held, by)
-    return Trained(ensemble, history, history.best_epoch + 1, found)
+    return Trained(ensemble, history, history.best_epoch + 1, found, end)
 
 
-def _judging(judges: Weighted, held: tuple[Tensor, Tensor], epochs: int) -> Validation:
+def _judging(judges: Weighted, held: tuple[Tensor, Tensor], options: Options) -> Validation:
     """Judge the members by how well they could predict the rows that they have not seen, if calibrated."""
-    every = max(1, -(-epochs // JUDGED_EPOCHS))
-    return Validation(held, monitor="calibrated_nll", every=every, measures=partial(as_measures, judges))
+    every, measures = max(1, -(-options.epochs // JUDGED_EPOCHS)), partial(as_measures, judges)
+    return Validation(held, monitor="calibrated_nll", every=every, measures=measures, patience=options.patience)
 
 
-def _optimizer(parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=lr)
+def _falling(options: Options) -> Callable[[torch.optim.Optimizer], LambdaLR]:
+    return lambda optimizer: LambdaLR(optimizer, method_factor(options.method, options.epochs, options.lr))
+
+
+class _Adam:
+    """Makes the optimizer, with the moments that it had before."""
+
+    def __init__(self, lr: float, moments: dict[str, Any] | None) -> None:
+        self._lr, self._before = lr, moments
+
+    def __call__(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        self._made = torch.optim.Adam(parameters, lr=self._lr)
+        if self._before is not None:
+            self._made.load_state_dict({**self._made.state_dict(), "state": self._before})
+        return self._made
+
+    @property
+    def moments(self) -> dict[str, Any]:
+        """As they are now."""
+        return self._made.state_dict()["state"]
