@@ -149,6 +149,9 @@ class Reporting:
     """Measure disagreement and gradient cosine every so many epochs; 0 for never."""
     writers: Sequence[Writer] = ()
     """Where else records go: `forde.training.writers.TensorBoard`, `WeightsAndBiases`, or your own."""
+    callbacks: Sequence[Any] = ()
+    """Objects with any of the methods `on_start`, `on_step`, `on_epoch` and `on_end`, which are given a
+    `forde.training.Training`: the ensemble, the record, `stop()` and more."""
 
     def __post_init__(self) -> None:
         whole_number("diagnostics_every", self.diagnostics_every, at_least=0)

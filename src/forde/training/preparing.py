@@ -81,6 +81,7 @@ def feeds_of(data: Any, method: Method, ensemble: Ensemble, settings: Settings) 
     feed = _feed_of(data, ensemble, settings.batch_size, settings.batches)
     if isinstance(feed, TensorFeed):
         refuse_one_class(feed.y, ensemble.likelihood)
+    refuse_uneven_parts(feed.batch_sizes(), settings.optimization.accumulate)
     other = _repulsion_feed(method, ensemble, settings)
     if held is None:
         return Feeds(feed, None, other)

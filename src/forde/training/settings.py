@@ -44,6 +44,7 @@ class Shorthands(TypedDict, total=False):
     progress: bool
     diagnostics_every: int
     writers: Sequence[Writer]
+    callbacks: Sequence[Any]
     checkpoint_every: int | None
     checkpoint_minutes: float | None
     keep: int
@@ -145,7 +146,6 @@ class Settings:
     precision: Precision
     engine: EngineName
     callback: Callable[[Record], None] | None
-    callbacks: Sequence[Any]
     run: str | Path | None
     resume: bool
     optimization: Optimization
@@ -156,7 +156,7 @@ class Settings:
     checkpoint: Checkpointing
 
     def __post_init__(self) -> None:
-        checked_callbacks(self.callbacks)
+        checked_callbacks(self.reporting.callbacks)
         whole_number("seed", self.seed, at_least=0)
         whole_number("epochs", self.epochs, at_least=1)
         whole_number("batch_size", self.batch_size, at_least=1)

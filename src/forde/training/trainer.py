@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,6 @@ from forde.training.preparing import (
     available_device,
     feeds_of,
     fitted_to,
-    refuse_uneven_parts,
     say_what_is_not_trained,
     training_data,
 )
@@ -83,7 +82,6 @@ def fit(
     precision: Precision = "float32",
     engine: EngineName = "auto",
     callback: Callable[[Record], None] | None = None,
-    callbacks: Sequence[Any] = (),
     run: str | Path | None = None,
     resume: bool = False,
     optimization: Optimization | None = None,
@@ -120,9 +118,8 @@ def fit(
         engine: how steps are run: `"eager"` (a loop over members), `"vectorized"` (members stacked), `"compiled"`
             (traced and compiled once; on a GPU the whole step in one CUDA graph) or `"auto"`, which chooses and says
             so in the log. All give the same numbers.
-        callback: called with each epoch's record.
-        callbacks: objects with any of the methods `on_start`, `on_step`, `on_epoch` and `on_end`, which are given a
-            `forde.training.Training`: the ensemble, the record, and `stop()`.
+        callback: called with each epoch's record; for objects that are called more often, and may stop the training,
+            see `Reporting.callbacks`.
         run: a folder for settings, metrics, log, checkpoints and the trained ensemble. With it, SIGTERM, Ctrl-C
             and SIGHUP finish the step, write a checkpoint and raise `forde.errors.RunInterruptedError`.
         resume: go on with what is in `run`, be that nothing, a checkpoint, or a finished run, which is loaded. All
@@ -134,7 +131,7 @@ def fit(
         batches: how data become batches: `Batching(drop_last, augmentation, independent, repel_on)`. With
             `repel_on=x` members are compared on other data than the batch.
         execution: how steps are carried out: `Execution(memory, mesh, non_finite)`.
-        reporting: what is measured and shown: `Reporting(progress, diagnostics_every, writers)`.
+        reporting: what is measured and shown: `Reporting(progress, diagnostics_every, writers, callbacks)`.
         checkpoint: what `run` keeps: `Checkpointing(every, minutes, keep, about)`.
         shorthands: an option of a group by itself: `fit(..., progress=False)` is
             `fit(..., reporting=Reporting(progress=False))`. All have the group's names, but for `independent_data`,
@@ -157,13 +154,12 @@ def fit(
     )  # fmt: skip
     settings = Settings(
         epochs=epochs, batch_size=batch_size, lr=lr, optimizer=optimizer, scheduler=scheduler, seed=seed, device=device,
-        precision=precision, engine=engine, callback=callback, callbacks=callbacks, run=run, resume=resume, **groups,
+        precision=precision, engine=engine, callback=callback, run=run, resume=resume, **groups,
     )  # fmt: skip
     method = _checked_method(method, ensemble, settings)
     with turn("fit"), _surroundings(ensemble, settings) as (mesh, folder):
         feeds = feeds_of(data, method, ensemble, settings)
         refuse_uneven_batches(feeds.data.batch_sizes(), mesh)
-        refuse_uneven_parts(feeds.data.batch_sizes(), settings.optimization.accumulate)
         with seeded(settings.seed):
             share_random_numbers(mesh, ensemble.device)
             ensemble.train()
@@ -188,11 +184,16 @@ def fit(
             if folder is not None and finished:
                 history.records, outcome = folder.load_finished(ensemble)
                 history.stopped, history.best_epoch = outcome.stopped, outcome.best_epoch
-            elif folder is not None:
-                folder.finish(ensemble, Outcome(len(history), history.stopped, history.best_epoch))
-            if not finished:
-                listeners.end(ensemble)
+            else:
+                _finish(ensemble, history, folder, listeners)
     return history
+
+
+def _finish(ensemble: Ensemble, history: History, folder: RunFolder | None, listeners: Listeners) -> None:
+    """Save what was trained, and then call those who wait for the end."""
+    if folder is not None:
+        folder.finish(ensemble, Outcome(len(history), history.stopped, history.best_epoch))
+    listeners.end(ensemble)
 
 
 def _checked_method(method: Method | str, ensemble: Ensemble, settings: Settings) -> Method:
@@ -322,7 +323,7 @@ def _loop(
 def _listeners(loop: Loop, settings: Settings, mesh: Mesh) -> Listeners:
     writers = settings.reporting.writers if mesh.leads else ()
     of_records = [*(writer.record for writer in writers), *filter(None, [settings.callback])]
-    return Listeners(settings.callbacks, of_records, Training(loop, settings.epochs), mesh)
+    return Listeners(settings.reporting.callbacks, of_records, Training(loop, settings.epochs), mesh)
 
 
 def _begin(
