@@ -137,7 +137,7 @@ def test_less_memory_for_each_part(memory: str) -> None:
 
 def train(ensemble: forde.Ensemble, given: Any = None, **options: Any) -> forde.History:
     options = {
-        "epochs": 2, "batch_size": 8, "lr": 0.05, "progress": False, "diagnostics_every": 0, "engine": "eager",
+        "epochs": 2, "batch_size": 8, "lr": 0.05, "verbose": False, "diagnostics_every": 0, "engine": "eager",
         **options,
     }  # fmt: skip
     return forde.fit(ensemble, options.pop("method", "forde-identity"), data(20) if given is None else given, **options)

@@ -33,7 +33,7 @@ def data() -> tuple[Tensor, Tensor]:
 
 
 def trained(members: forde.Ensemble, **options: Any) -> forde.Ensemble:
-    options = {"epochs": 3, "batch_size": 32, "progress": False, "lr": 0.1, **options}
+    options = {"epochs": 3, "batch_size": 32, "verbose": False, "lr": 0.1, **options}
     forde.fit(members, options.pop("method", "forde"), data(), **options)
     return members
 

@@ -79,7 +79,7 @@ def walk(
     ensemble = forde.Ensemble(make, 2)
     try:
         forde.fit(
-            ensemble, method, (x, y), epochs=1, batch_size=8, engine="eager", progress=False,
+            ensemble, method, (x, y), epochs=1, batch_size=8, engine="eager", verbose=False,
             optimizer=lambda parameters: Watched(parameters, lr=0.1), diagnostics_every=0,
         )  # fmt: skip
     finally:

@@ -48,7 +48,7 @@ def trained(
     given: Any, backbone: nn.Module | None, method: str = "forde", **options: Any
 ) -> tuple[forde.Ensemble, Any]:
     ensemble = forde.Ensemble(head, 3, seed=0, backbone=backbone)
-    options = {"epochs": 2, "batch_size": 32, "lr": 0.1, "progress": False, **options}
+    options = {"epochs": 2, "batch_size": 32, "lr": 0.1, "verbose": False, **options}
     return ensemble, forde.fit(ensemble, method, given, **options)
 
 
@@ -98,7 +98,7 @@ def test_images_run_through_it() -> None:
     images = forde.data.load("digits")
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU())
     ensemble = forde.Ensemble(lambda: nn.Linear(12, 10), 2, backbone=network)
-    options: dict[str, Any] = {"epochs": 1, "batch_size": 256, "progress": False}
+    options: dict[str, Any] = {"epochs": 1, "batch_size": 256, "verbose": False}
     forde.fit(ensemble, "forde-identity", images, **options)
     forde.fit(ensemble, "forde-identity", images, augmentation=forde.Augmentation(pad=1), **options)
     assert ensemble.predict(images).probs.shape == (len(images), 10)
@@ -181,7 +181,7 @@ def test_other_methods_take_it(method: str) -> None:
         return nn.Sequential(nn.Linear(Q, 8), nn.ReLU(), nn.Linear(8, 2))
 
     ensemble = forde.Ensemble(deep, 2, backbone=body())
-    forde.fit(ensemble, method, DataLoader(TensorDataset(*data()), batch_size=32), epochs=2, progress=False)
+    forde.fit(ensemble, method, DataLoader(TensorDataset(*data()), batch_size=32), epochs=2, verbose=False)
     assert bool(ensemble.predict(data()[0]).probs.isfinite().all())
 
 
@@ -196,5 +196,5 @@ def test_dicts_go_through_it() -> None:
 
     x, y = data()
     ensemble = forde.Ensemble(head, 2, backbone=Both())
-    forde.fit(ensemble, "forde", {"left": x, "right": x[:, 0], "labels": y}, epochs=1, batch_size=32, progress=False)
+    forde.fit(ensemble, "forde", {"left": x, "right": x[:, 0], "labels": y}, epochs=1, batch_size=32, verbose=False)
     assert ensemble.predict({"left": x, "right": x[:, 0]}).probs.shape == (N, 2)

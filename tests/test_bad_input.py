@@ -19,7 +19,7 @@ from forde.step.checks import refuse_once_differentiable
 def fit(x: Tensor, y: Tensor, *, method: str = "forde-pca", network=None, **options: object) -> None:
     make = network or (lambda: MLP(4, [8], 3))
     ensemble = forde.Ensemble(make, 2, likelihood=options.pop("likelihood", "classification"))
-    forde.fit(ensemble, method, (x, y), **{"epochs": 3, "batch_size": 8, "progress": False, **options})
+    forde.fit(ensemble, method, (x, y), **{"epochs": 3, "batch_size": 8, "verbose": False, **options})
 
 
 def x(n: int = 32) -> Tensor:
@@ -348,7 +348,7 @@ def test_loss_that_is_not_finite_names_member_and_step() -> None:
         ensemble.members[1][2].bias[0] = float("inf")
     before = ensemble.members[0][0].weight.clone()
     with pytest.raises(forde.FordeError, match="the loss of member 1 is nan at step 0") as error:
-        forde.fit(ensemble, "forde-pca", (x(), y()), epochs=1, progress=False)
+        forde.fit(ensemble, "forde-pca", (x(), y()), epochs=1, verbose=False)
     check_sentence(error)
     assert torch.equal(ensemble.members[0][0].weight, before)
 
@@ -358,7 +358,7 @@ def test_diverging_run_stops_and_keeps_what_was_trained() -> None:
     records: list[dict[str, float]] = []
     with pytest.raises(forde.FordeError, match="lower the learning rate"):
         forde.fit(
-            ensemble, "deep-ensemble", (1e3 * x(), y()), epochs=200, lr=1e8, progress=False, callback=records.append
+            ensemble, "deep-ensemble", (1e3 * x(), y()), epochs=200, lr=1e8, verbose=False, callback=records.append
         )
     assert all(p.untyped_storage().nbytes() == p.nbytes for p in ensemble.parameters())
 
@@ -494,7 +494,7 @@ def test_members_that_differ_where_they_are_compared(method: object, message: st
     ensemble = forde.Ensemble([of_width(8), of_width(9)])
     before = [p.clone() for p in ensemble.parameters()]
     with pytest.raises(forde.FordeError, match=message) as error:
-        forde.fit(ensemble, method, (x(), y()), epochs=1, batch_size=8, progress=False)
+        forde.fit(ensemble, method, (x(), y()), epochs=1, batch_size=8, verbose=False)
     check_sentence(error)
     assert all(torch.equal(a, b) for a, b in zip(before, ensemble.parameters(), strict=True))
 
@@ -502,7 +502,7 @@ def test_members_that_differ_where_they_are_compared(method: object, message: st
 def test_members_with_different_numbers_of_outputs() -> None:
     factories = [lambda: nn.Linear(4, 3), lambda: nn.Linear(4, 5)]
     with pytest.raises(forde.FordeError, match="as many outputs") as error:
-        forde.fit(forde.Ensemble(factories), "function-rde", (x(), y()), epochs=1, batch_size=8, progress=False)
+        forde.fit(forde.Ensemble(factories), "function-rde", (x(), y()), epochs=1, batch_size=8, verbose=False)
     check_sentence(error)
     with pytest.raises(forde.FordeError, match=r"\[32, 3\] and \[32, 5\]"):
         forde.Ensemble(factories).predict(x())
@@ -544,7 +544,7 @@ def test_items_that_are_no_pairs(case: str) -> None:
     make, message = ITEMS[case]
     for data in (Items(make), DataLoader(Items(make), batch_size=8)):
         with pytest.raises(forde.FordeError, match=message) as error:
-            forde.fit(forde.Ensemble(of_width(8), 2), "lit", data, epochs=1, batch_size=8, progress=False)
+            forde.fit(forde.Ensemble(of_width(8), 2), "lit", data, epochs=1, batch_size=8, verbose=False)
         check_sentence(error)
 
 
@@ -558,7 +558,7 @@ def test_items_that_cannot_be_predicted(case: str) -> None:
 
 def test_data_that_are_three_arrays() -> None:
     with pytest.raises(forde.FordeError, match="a tuple of 3"):
-        forde.fit(forde.Ensemble(of_width(8), 2), "lit", (x(), y(), y()), epochs=1, progress=False)
+        forde.fit(forde.Ensemble(of_width(8), 2), "lit", (x(), y(), y()), epochs=1, verbose=False)
 
 
 def test_iterable_dataset() -> None:
@@ -567,9 +567,9 @@ def test_iterable_dataset() -> None:
             return iter(list(zip(x(), y(), strict=True)))
 
     with pytest.raises(forde.FordeError, match="pass a DataLoader") as error:
-        forde.fit(forde.Ensemble(of_width(8), 2), "lit", Stream(), epochs=1, progress=False)
+        forde.fit(forde.Ensemble(of_width(8), 2), "lit", Stream(), epochs=1, verbose=False)
     check_sentence(error)
-    forde.fit(forde.Ensemble(of_width(8), 2), "lit", DataLoader(Stream(), 8), epochs=1, progress=False)
+    forde.fit(forde.Ensemble(of_width(8), 2), "lit", DataLoader(Stream(), 8), epochs=1, verbose=False)
 
 
 OPTIMISERS = {
@@ -611,7 +611,7 @@ def test_one_member_with_nothing_to_train() -> None:
     ensemble = forde.Ensemble(of_width(8), 2)
     ensemble.members[1].requires_grad_(False)
     with pytest.raises(forde.FordeError, match="member 1 has nothing to train"):
-        forde.fit(ensemble, "lit", (x(), y()), epochs=1, progress=False)
+        forde.fit(ensemble, "lit", (x(), y()), epochs=1, verbose=False)
 
 
 @pytest.mark.parametrize("engine", ["eager", "vectorized", "compiled"])
@@ -681,7 +681,7 @@ def test_labels_are_looked_at_once_per_batch(
     method = forde.method("deep-ensemble" if independent else "forde-identity", repulsion_fraction=fraction)
     ensemble = forde.Ensemble(lambda: torch.nn.Linear(4, 3), 3)
     forde.fit(
-        ensemble, method, (x, y), epochs=1, batch_size=16, engine="eager", independent_data=independent, progress=False
+        ensemble, method, (x, y), epochs=1, batch_size=16, engine="eager", independent_data=independent, verbose=False
     )
     assert looked == [16] * checks
 
@@ -706,7 +706,7 @@ def test_numbers_of_fit(options: dict[str, Any], words: str) -> None:
     ensemble = forde.Ensemble(lambda: torch.nn.Linear(4, 3), 2)
     data = torch.randn(16, 4), torch.arange(16) % 3
     with pytest.raises(forde.FordeError, match=words):
-        forde.fit(ensemble, "deep-ensemble", data, **{"epochs": 1, "progress": False, **options})
+        forde.fit(ensemble, "deep-ensemble", data, **{"epochs": 1, "verbose": False, **options})
 
 
 @pytest.mark.parametrize("seed", [-1, None, 1.5, "0", True])

@@ -82,7 +82,7 @@ LOADERS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
 
 def trained(given: Any, network: Callable[[], nn.Module] = Joined, **options: Any) -> tuple[forde.Ensemble, Any]:
     ensemble = forde.Ensemble(network, 2, seed=0)
-    options = {"epochs": 2, "batch_size": 16, "lr": 0.1, "progress": False, "engine": "eager", **options}
+    options = {"epochs": 2, "batch_size": 16, "lr": 0.1, "verbose": False, "engine": "eager", **options}
     return ensemble, forde.fit(ensemble, options.pop("method", "forde-pca"), given, **options)
 
 

@@ -41,7 +41,7 @@ def data(n: int = 8 * STEPS) -> tuple[Tensor, Tensor]:
 
 def train(*callbacks: Any, ensemble: forde.Ensemble | None = None, **options: Any) -> forde.History:
     ensemble = forde.Ensemble(network, 2, seed=1) if ensemble is None else ensemble
-    options = {"epochs": EPOCHS, "batch_size": 8, "progress": False, "engine": "eager", "lr": 0.1, **options}
+    options = {"epochs": EPOCHS, "batch_size": 8, "verbose": False, "engine": "eager", "lr": 0.1, **options}
     return forde.fit(ensemble, options.pop("method", "forde-identity"), data(), callbacks=callbacks, **options)
 
 

@@ -95,7 +95,7 @@ def batch(n: int = 12) -> tuple[Tensor, Tensor]:
 def trained(make: Callable[[], nn.Module], engine: Any, method: str = "forde-identity", **options: Any) -> dict:
     random.seed(0)
     ensemble = forde.Ensemble(make, MEMBERS)
-    forde.fit(ensemble, method, batch(48), epochs=3, batch_size=12, engine=engine, progress=False, **options)
+    forde.fit(ensemble, method, batch(48), epochs=3, batch_size=12, engine=engine, verbose=False, **options)
     return ensemble.state_dict()
 
 
@@ -265,7 +265,7 @@ def test_a_layer_that_changes_during_training_is_followed() -> None:
                 if record["epoch"] == 1:
                     member[2].register_forward_hook(lambda layer, inputs, output: 2 * output)
 
-        options = {"epochs": 4, "batch_size": 12, "progress": False, "diagnostics_every": 0}
+        options = {"epochs": 4, "batch_size": 12, "verbose": False, "diagnostics_every": 0}
         forde.fit(ensemble, "forde-identity", batch(48), engine=engine, callback=change, **options)
         return ensemble.state_dict()
 

@@ -214,7 +214,7 @@ class TestFit:
         rate = {} if "optimizer" in options else {"lr": 0.05}
         options = {"epochs": 3, "batch_size": 12, **rate, **options}
         history = forde.fit(
-            ensemble, options.pop("method", "forde-pca"), (x, y), engine=engine, progress=False, **options
+            ensemble, options.pop("method", "forde-pca"), (x, y), engine=engine, verbose=False, **options
         )
         return ensemble, history
 

@@ -62,7 +62,7 @@ def trained(method: forde.Method | str, engine: str, **options: Any) -> tuple[Te
     """All weights after two steps, and the history."""
     ensemble = ensemble_of(**options)
     x, y = data() if ensemble.likelihood.name != "poisson" else (data()[0], counts())
-    history = forde.fit(ensemble, method, (x, y), epochs=1, batch_size=8, engine=engine, progress=False)
+    history = forde.fit(ensemble, method, (x, y), epochs=1, batch_size=8, engine=engine, verbose=False)
     return torch.cat([parameter.detach().flatten() for parameter in ensemble.parameters()]), history
 
 

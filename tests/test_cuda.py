@@ -40,7 +40,7 @@ def test_same_as_on_the_cpu(case: str, network: str, engine: str, monkeypatch: p
             lr=0.05,
             device=device,
             engine=engine if device == "cuda" or engine == "vectorized" else "eager",
-            progress=False,
+            verbose=False,
         )
         assert ensemble.device.type == device
         states.append({name: tensor.cpu() for name, tensor in ensemble.state_dict().items()})
@@ -71,7 +71,7 @@ def test_bf16_on_residual_networks(make) -> None:
 def test_predict_save_load(tmp_path: Path) -> None:
     x, y = make_data("conv+batchnorm")
     ensemble = make_ensemble("conv+batchnorm")
-    forde.fit(ensemble, "forde-pca", (x, y), epochs=1, device="cuda", progress=False)
+    forde.fit(ensemble, "forde-pca", (x, y), epochs=1, device="cuda", verbose=False)
     prediction = ensemble.predict(x)
     assert prediction.probs.device.type == "cpu"
     loaded = forde.Ensemble.load(ensemble.save(tmp_path), NETWORKS["conv+batchnorm"], device="cuda")
@@ -87,7 +87,7 @@ class TestCompiled:
         rate = {} if "optimizer" in options else {"lr": 0.02}
         history = forde.fit(
             ensemble, options.pop("method", "forde-pca"), (x, y), batch_size=16, device="cuda", engine=engine,
-            progress=False, **{"epochs": 4, **rate, **options},
+            verbose=False, **{"epochs": 4, **rate, **options},
         )  # fmt: skip
         return ensemble, history
 
@@ -193,7 +193,7 @@ def test_bf16_loss_curves_agree_with_eager() -> None:
         ensemble = forde.Ensemble(lambda: forde.models.resnet18(10), 2)
         history = forde.fit(
             ensemble, "forde-identity", (x, y), epochs=2, batch_size=64, lr=0.02, precision="bf16", device="cuda",
-            engine=engine, progress=False,
+            engine=engine, verbose=False,
         )  # fmt: skip
         curves[engine] = history["loss"]
     assert curves["compiled"] == pytest.approx(curves["eager"], rel=0.05)

@@ -149,7 +149,7 @@ def test_following_the_recipe_for_a_new_method(tmp_path: Path) -> None:
 import torch, forde
 assert forde.methods()["my-method"].startswith("One line")
 ensemble = forde.Ensemble(lambda: torch.nn.Linear(4, 3), 3)
-history = forde.fit(ensemble, "my-method", (torch.randn(32, 4), torch.arange(32) % 3), epochs=2, progress=False)
+history = forde.fit(ensemble, "my-method", (torch.randn(32, 4), torch.arange(32) % 3), epochs=2, verbose=False)
 assert history["repulsion"][0] > 0
 """
     run("-W", "error", "-c", use)

@@ -44,7 +44,7 @@ def numbers(ensemble: forde.Ensemble) -> dict[str, Any]:
 
 def train(ensemble: forde.Ensemble, **options: Any) -> forde.History:
     options = {
-        "epochs": EPOCHS, "batch_size": 8, "progress": False, "diagnostics_every": 0, "engine": "eager",
+        "epochs": EPOCHS, "batch_size": 8, "verbose": False, "diagnostics_every": 0, "engine": "eager",
         "ema": DECAY, **options,
     }  # fmt: skip
     return forde.fit(ensemble, options.pop("method", "forde-identity"), options.pop("given", data()), **options)

@@ -196,7 +196,7 @@ def test_a_text_classifier_learns_with_repulsion(name: str) -> None:
     members = forde.Ensemble(Text, 3, seed=0)
     history = forde.fit(
         members, forde.method(name, of="embeddings"), {"input_ids": x, "attention_mask": x != PAD, "labels": y},
-        epochs=30, batch_size=32, progress=False, optimizer=lambda p: torch.optim.Adam(p, lr=0.03),
+        epochs=30, batch_size=32, verbose=False, optimizer=lambda p: torch.optim.Adam(p, lr=0.03),
     )  # fmt: skip
     probs = members.predict({"input_ids": x}).probs
     assert float((probs.argmax(1) == y).double().mean()) > 0.9

@@ -44,12 +44,12 @@ def test_a_group_and_its_shorthands_train_the_same(tmp_path: Path) -> None:
     by_group, ensemble = train(
         batches=Batching(drop_last=False, independent=True),
         execution=Execution(memory="low", non_finite="skip"),
-        reporting=Reporting(progress=False, diagnostics_every=0, writers=[JsonLines(tmp_path / "group")]),
+        reporting=Reporting(verbose=False, diagnostics_every=0, writers=[JsonLines(tmp_path / "group")]),
         checkpoint=Checkpointing(every=1, minutes=None, keep=1, about={"units": "m"}),
         run=tmp_path / "a",
     )
     by_itself, other = train(
-        drop_last=False, independent_data=True, memory="low", non_finite="skip", progress=False, diagnostics_every=0,
+        drop_last=False, independent_data=True, memory="low", non_finite="skip", verbose=False, diagnostics_every=0,
         writers=[JsonLines(tmp_path / "itself")], checkpoint_every=1, checkpoint_minutes=None, keep=1,
         about={"units": "m"}, run=tmp_path / "b",
     )  # fmt: skip
@@ -61,7 +61,7 @@ def test_a_group_and_its_shorthands_train_the_same(tmp_path: Path) -> None:
     assert (
         len((tmp_path / "group").read_text().splitlines()) == len((tmp_path / "itself").read_text().splitlines()) == 2
     )
-    _, plain = train(progress=False)
+    _, plain = train(verbose=False)
     assert not torch.equal(weights(ensemble), weights(plain))  # the options above are not without effect
 
 
@@ -72,6 +72,7 @@ def test_every_shorthand_is_an_option_of_one_group() -> None:
     checked = {
         "non_finite": "skip",
         "diagnostics_every": 7,
+        "verbose": False,
         "checkpoint_every": 8,
         "checkpoint_minutes": 9.0,
         "keep": 6,
@@ -109,7 +110,7 @@ def test_the_groups_have_defaults_of_their_own() -> None:
     [
         ({"checkpoint": Checkpointing(), "keep": 3}, r"checkpoint=Checkpointing\(\.\.\.\) and keep=3 were both given"),
         ({"batches": Batching(), "independent_data": True}, r"as Batching\(independent=True\)"),
-        ({"reporting": {"progress": False}}, "but a forde.Reporting was expected"),
+        ({"reporting": {"verbose": False}}, "but a forde.Reporting was expected"),
         ({"learning_rate": 0.1}, "fit has no argument 'learning_rate'; here it is lr"),
         ({"epoch": 3}, "unknown argument of fit 'epoch'; did you mean 'epochs'"),
         ({"checkpoints": Checkpointing()}, "did you mean 'checkpoint'"),
@@ -167,7 +168,7 @@ def test_strength_and_repulsion_weight_are_not_both_taken() -> None:
 def test_a_quantity_that_no_record_has_is_named() -> None:
     history = forde.fit(
         forde.Ensemble(lambda: torch.nn.Linear(4, 3), 2), "deep-ensemble", (torch.randn(8, 4), torch.arange(8) % 3),
-        epochs=1, progress=False, diagnostics_every=0,
+        epochs=1, verbose=False, diagnostics_every=0,
     )  # fmt: skip
     with pytest.raises(forde.FordeError, match="did you mean 'loss'"):
         history["los"]

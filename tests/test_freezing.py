@@ -52,7 +52,7 @@ class Watched:
             after.get(int(record["epoch"]), lambda ensemble: None)(self.ensemble)
 
         forde.fit(
-            self.ensemble, method, data(), epochs=LAST, batch_size=16, engine=engine, progress=False,
+            self.ensemble, method, data(), epochs=LAST, batch_size=16, engine=engine, verbose=False,
             diagnostics_every=0, callback=callback, **({} if options.get("optimizer") else {"lr": 0.05}), **options,
         )  # fmt: skip
 
@@ -166,7 +166,7 @@ class TestModes:
     @pytest.mark.parametrize("engine", ENGINES)
     def test_layers_left_in_evaluation_mode_stay_there(self, engine: str) -> None:
         run = Watched(engine, {}, factory=self.with_norm)
-        again = forde.fit(run.ensemble, "deep-ensemble", data(), epochs=1, progress=False, engine=engine)
+        again = forde.fit(run.ensemble, "deep-ensemble", data(), epochs=1, verbose=False, engine=engine)
         for member in run.ensemble.members:
             assert not member[1].running_mean.any() and int(member[1].num_batches_tracked) == 0
         assert len(again) == 1 and run.moved("members.0.0.weight", 0, 5)
@@ -213,7 +213,7 @@ def test_features_are_those_of_the_last_layer_that_is_called(engine: str, shared
     for kind in (Forwards, Backwards):
         ensemble = forde.Ensemble(kind, 3, seed=0).double()
         method = forde.method("feature-rde", shared_head=shared)
-        forde.fit(ensemble, method, (x, y), epochs=2, batch_size=16, engine=engine, progress=False)
+        forde.fit(ensemble, method, (x, y), epochs=2, batch_size=16, engine=engine, verbose=False)
         found.append(ensemble.state_dict())
     assert list(found[0]) != list(found[1])
     for name in found[0]:

@@ -121,7 +121,7 @@ def test_fit_and_predict_take_images() -> None:
 
     ensemble = forde.Ensemble(make, 2)
     history = forde.fit(
-        ensemble, "forde-pca", data, epochs=3, batch_size=20, lr=0.01, augmentation=Augmentation(1), progress=False
+        ensemble, "forde-pca", data, epochs=3, batch_size=20, lr=0.01, augmentation=Augmentation(1), verbose=False
     )
     assert history["loss"][-1] < history["loss"][0]
     pca = history.method.kernel.metric.pca

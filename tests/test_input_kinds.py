@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import forde
 from forde.models import MLP
 
-OPTIONS = {"epochs": 2, "batch_size": 8, "progress": False}
+OPTIONS = {"epochs": 2, "batch_size": 8, "verbose": False}
 N = 16
 Y = torch.arange(N) % 3
 TYPES = [torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128]
@@ -107,7 +107,7 @@ def test_a_complex_network_learns_from_the_imaginary_part() -> None:
     x = numbers(torch.complex64)[:, :3].repeat(4, 1)
     y = (x[:, 0].imag > 0).long()
     ensemble = forde.Ensemble(Complex, 2)
-    forde.fit(ensemble, "deep-ensemble", (x, y), epochs=60, batch_size=16, lr=0.3, progress=False)
+    forde.fit(ensemble, "deep-ensemble", (x, y), epochs=60, batch_size=16, lr=0.3, verbose=False)
     assert float((ensemble.predict(x.numpy()).labels == y).float().mean()) == 1
     broken = x.clone()
     broken[3, 0] = complex(0, float("nan"))

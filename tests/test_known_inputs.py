@@ -22,7 +22,7 @@ from forde.evaluation import evaluate_robustness
 from forde.models import MLP, preact_resnet18, resnet18, wrn16_4
 from forde.models.building import build, description
 
-QUIET: dict[str, Any] = {"epochs": 1, "engine": "eager", "progress": False, "diagnostics_every": 0}
+QUIET: dict[str, Any] = {"epochs": 1, "engine": "eager", "verbose": False, "diagnostics_every": 0}
 
 
 @pytest.fixture(scope="module")

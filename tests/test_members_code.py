@@ -48,7 +48,7 @@ def trained(
     random.seed(0)
     np.random.seed(0)
     forde.fit(
-        ensemble, method, xy or data(), epochs=epochs, batch_size=12, engine=engine, progress=False,
+        ensemble, method, xy or data(), epochs=epochs, batch_size=12, engine=engine, verbose=False,
         diagnostics_every=0,
         callback=None if on_epoch is None else (lambda record: on_epoch(ensemble, int(record["epoch"]))),
         **options,
@@ -431,7 +431,7 @@ def test_a_channels_last_network_stays_so() -> None:
     ensemble = forde.Ensemble(factory, 2)
     plain = forde.Ensemble(lambda: nn.Sequential(nn.Conv2d(3, 3, 6), nn.Flatten()), 2)
     for each in (ensemble, plain):
-        forde.fit(each, "forde-identity", (x, y), epochs=1, batch_size=8, engine="compiled", progress=False)
+        forde.fit(each, "forde-identity", (x, y), epochs=1, batch_size=8, engine="compiled", verbose=False)
     weight = ensemble.members[0][0].weight
     assert weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
     assert plain.members[1][0].weight.is_contiguous()

@@ -70,7 +70,7 @@ def test_zero_head_trains() -> None:
     """All input gradients vanish in the first step, and the run goes on."""
     x, y = torch.randn(64, 4), torch.arange(64) % 3
     ensemble = forde.Ensemble(lambda: MLP(4, [16], 3, initialisation="reference"), 3)
-    history = forde.fit(ensemble, "forde-pca", (x, y), epochs=3, batch_size=16, progress=False)
+    history = forde.fit(ensemble, "forde-pca", (x, y), epochs=3, batch_size=16, verbose=False)
     assert history["loss"][-1] < history["loss"][0]
 
 

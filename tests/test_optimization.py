@@ -55,7 +55,7 @@ class Rates:
 
 def train(ensemble: forde.Ensemble | None = None, given: Any = None, **options: Any) -> forde.History:
     ensemble = forde.Ensemble(network, 2) if ensemble is None else ensemble
-    options = {"epochs": EPOCHS, "batch_size": BATCH, "progress": False, "diagnostics_every": 0, **options}
+    options = {"epochs": EPOCHS, "batch_size": BATCH, "verbose": False, "diagnostics_every": 0, **options}
     return forde.fit(ensemble, options.pop("method", "deep-ensemble"), data() if given is None else given, **options)
 
 

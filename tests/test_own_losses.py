@@ -66,7 +66,7 @@ def test_outputs_of_three_dimensions_are_trained_as_by_plain_torch(engine: str) 
         network.load_state_dict(member.state_dict())
     forde.fit(
         ensemble, forde.method("deep-ensemble", weight_decay=0.0), (x, y), epochs=20, batch_size=64, engine=engine,
-        optimizer=lambda p: torch.optim.SGD(p, lr=0.5), progress=False,
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.5), verbose=False,
     )  # fmt: skip
     for network, member in zip(plain, ensemble.members, strict=True):
         optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
@@ -108,7 +108,7 @@ def test_the_same_cross_entropy_as_a_function_repels_the_same(engine: str, outpu
 def test_own_cross_entropy_gives_probabilities_also_after_loading(tmp_path: object) -> None:
     x, y = torch.randn(32, 5), torch.arange(32) % 3
     ensemble = forde.Ensemble(lambda: nn.Linear(5, 3), 2, likelihood=F.cross_entropy)
-    forde.fit(ensemble, "deep-ensemble", (x, y), epochs=1, progress=False)
+    forde.fit(ensemble, "deep-ensemble", (x, y), epochs=1, verbose=False)
     prediction = ensemble.predict(x)
     assert isinstance(prediction, ClassificationPrediction)
     torch.testing.assert_close(prediction.probs.sum(-1), torch.ones(32))
@@ -168,7 +168,7 @@ def test_a_named_prediction_is_used() -> None:
 
 def test_diagnostics_do_without_a_scalar() -> None:
     data = torch.randn(32, 5), torch.randn(32, 4, 2)
-    history = forde.fit(forde.Ensemble(Grid, 2, likelihood=squared), "deep-ensemble", data, epochs=1, progress=False)
+    history = forde.fit(forde.Ensemble(Grid, 2, likelihood=squared), "deep-ensemble", data, epochs=1, verbose=False)
     assert history.records[0]["gradient_cosine"] != history.records[0]["gradient_cosine"]  # NaN
     assert history.records[0]["disagreement"] > 0
 
@@ -201,7 +201,7 @@ def test_an_own_space_of_input_gradients_may_have_a_pca_metric() -> None:
 
 class TestMistakesInOwnLosses:
     x, y = torch.randn(16, 4), torch.arange(16) % 3
-    options: dict[str, Any] = {"epochs": 1, "progress": False}  # noqa: RUF012
+    options: dict[str, Any] = {"epochs": 1, "verbose": False}  # noqa: RUF012
 
     def fit(self, loss: Any, y: Tensor | None = None, *, method: str = "deep-ensemble", end: int = 3) -> forde.Ensemble:
         ensemble = forde.Ensemble(lambda: nn.Linear(4, end), 2, likelihood=loss)
@@ -275,7 +275,7 @@ def test_own_likelihoods_of_labels_are_given_labels(engine: str) -> None:
     found = {}
     for likelihood in (Labels(), "classification"):
         ensemble = forde.Ensemble(lambda: nn.Linear(4, 3), 2, seed=0, likelihood=likelihood)
-        history = forde.fit(ensemble, "forde-identity", (x, y), epochs=2, batch_size=8, progress=False, engine=engine)
+        history = forde.fit(ensemble, "forde-identity", (x, y), epochs=2, batch_size=8, verbose=False, engine=engine)
         found[type(likelihood).__name__] = history["loss"], gradient_cosine_distance(ensemble, x, y.long())
     own, built_in = found.values()
     assert own[0] == pytest.approx(built_in[0], rel=1e-5) and own[1] == pytest.approx(built_in[1], rel=1e-5)

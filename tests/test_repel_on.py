@@ -161,7 +161,7 @@ DATA = normal(50, D).float(), torch.arange(50) % CLASSES
 def train(repel_on: Any, *, make: Callable[[], nn.Module] = with_dropout, **options: Any) -> Tensor:
     ensemble = forde.Ensemble(make, M, **({"likelihood": options.pop("likelihood")} if "likelihood" in options else {}))
     method, data = options.pop("method", "forde-identity"), options.pop("data", DATA)
-    given = {"epochs": 2, "batch_size": 8, "progress": False, "diagnostics_every": 0, **options}
+    given = {"epochs": 2, "batch_size": 8, "verbose": False, "diagnostics_every": 0, **options}
     forde.fit(ensemble, method, data, repel_on=repel_on, **given)
     return torch.cat([tensor.detach().flatten().double() for tensor in ensemble.state_dict().values()])
 
@@ -231,7 +231,7 @@ class TestFit:
         backbone = nn.Linear(D, 4)
         ensemble = forde.Ensemble(lambda: nn.Linear(4, CLASSES), M, backbone=backbone)
         history = forde.fit(
-            ensemble, "function-rde", DATA, repel_on=OTHER.float(), epochs=1, batch_size=8, progress=False
+            ensemble, "function-rde", DATA, repel_on=OTHER.float(), epochs=1, batch_size=8, verbose=False
         )
         assert history.records[0]["repulsion"] != 0
 

@@ -43,7 +43,7 @@ def test_precision_and_likelihood_come_back(tmp_path: Path) -> None:
 def test_loaded_ensemble_trains_on(saved: Path) -> None:
     loaded = forde.Ensemble.load(saved, make)
     x, y = torch.randn(32, 4), torch.arange(32) % 3
-    assert len(forde.fit(loaded, "forde-pca", (x, y), epochs=1, progress=False)) == 1
+    assert len(forde.fit(loaded, "forde-pca", (x, y), epochs=1, verbose=False)) == 1
 
 
 def test_own_loss_predicts_but_asks_for_the_loss_to_train(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_own_loss_predicts_but_asks_for_the_loss_to_train(tmp_path: Path) -> Non
     x, y = torch.randn(32, 4), torch.zeros(32)
     assert loaded.predict(x).mean.shape == (32, 3)
     with pytest.raises(forde.FordeError, match="not stored in files"):
-        forde.fit(loaded, "deep-ensemble", (x, y), epochs=1, progress=False)
+        forde.fit(loaded, "deep-ensemble", (x, y), epochs=1, verbose=False)
 
 
 def test_saving_twice_replaces(saved: Path) -> None:

@@ -79,7 +79,7 @@ def trained(seed: int, *, engine: str = "eager", loader: bool = False, **options
     """Weights after a training whose dropout, and with a loader the order too, come from torch's global generator."""
     ensemble = forde.Ensemble(dropping, 2, seed=seed)
     data = DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True) if loader else (X, Y)
-    options = {"epochs": 4, "batch_size": 16, "progress": False, "seed": seed, "engine": engine, **options}
+    options = {"epochs": 4, "batch_size": 16, "verbose": False, "seed": seed, "engine": engine, **options}
     forde.fit(ensemble, "forde-identity", data, **options)  # type: ignore[arg-type]
     return [p.detach() for p in ensemble.parameters()]
 
@@ -104,7 +104,7 @@ def test_numpy_draws_of_a_data_set_are_those_of_a_fit_alone() -> None:
 
     def job(seed: int) -> list[Tensor]:
         ensemble = forde.Ensemble(dropping, 2, seed=seed)
-        forde.fit(ensemble, "deep-ensemble", Noisy(X, Y), epochs=2, batch_size=16, progress=False)
+        forde.fit(ensemble, "deep-ensemble", Noisy(X, Y), epochs=2, batch_size=16, verbose=False)
         return [p.detach() for p in ensemble.parameters()]
 
     alone = []
@@ -188,11 +188,11 @@ def test_an_ensemble_is_built_between_the_steps_of_a_long_fit() -> None:
 
     data = Marking(X, Y)
     ensemble = forde.Ensemble(dropping, 2)
-    together([lambda: forde.fit(ensemble, "lit", data, epochs=10, batch_size=1, progress=False), build])
+    together([lambda: forde.fit(ensemble, "lit", data, epochs=10, batch_size=1, verbose=False), build])
     assert data.steps_after > 0
     assert same(found[0], weights(3))
     alone = forde.Ensemble(dropping, 2)
-    forde.fit(alone, "lit", TensorDataset(X, Y), epochs=10, batch_size=1, progress=False)
+    forde.fit(alone, "lit", TensorDataset(X, Y), epochs=10, batch_size=1, verbose=False)
     assert same(list(ensemble.parameters()), list(alone.parameters()))
 
 

@@ -17,7 +17,7 @@ from forde.models import MLP
 from forde.step import MemberLoop, MemberStack, PlainStep, StepReport
 from steps import loop, stack
 
-OPTIONS = {"epochs": 2, "batch_size": 16, "progress": False}
+OPTIONS = {"epochs": 2, "batch_size": 16, "verbose": False}
 
 
 def data(n: int = 64) -> tuple[Tensor, Tensor]:
@@ -101,12 +101,12 @@ class TestData:
                 epochs=1,
                 batch_size=16,
                 drop_last=drop,
-                progress=False,
+                verbose=False,
             )
             assert sizes == expected
 
     def test_batch_larger_than_the_data(self) -> None:
-        history = forde.fit(ensemble(), "forde-pca", data(20), epochs=1, batch_size=500, progress=False)
+        history = forde.fit(ensemble(), "forde-pca", data(20), epochs=1, batch_size=500, verbose=False)
         assert len(history) == 1
 
 
@@ -124,7 +124,7 @@ class TestOptimizer:
         assert history["lr"] == pytest.approx([1e-2, 1e-3])
 
     def test_paper_schedule_is_the_default(self) -> None:
-        history = forde.fit(ensemble(), "deep-ensemble", data(), epochs=10, lr=0.1, progress=False)
+        history = forde.fit(ensemble(), "deep-ensemble", data(), epochs=10, lr=0.1, verbose=False)
         assert history["lr"] == pytest.approx(
             [0.1 * forde.training.schedule.paper_factor(epoch, 10) for epoch in range(10)]
         )
@@ -193,7 +193,7 @@ class TestTasks:
         y = x.squeeze() ** 2 + 0.1 * torch.randn(100, generator=torch.Generator().manual_seed(0))
         trained = forde.Ensemble(lambda: MLP(2, [32], 1), 4, likelihood=forde.likelihoods.Regression(noise=0.1))
         forde.fit(
-            trained, "forde-identity", (features, y), epochs=100, progress=False,
+            trained, "forde-identity", (features, y), epochs=100, verbose=False,
             optimizer=lambda p: torch.optim.Adam(p, 1e-2),
         )  # fmt: skip
         prediction = trained.predict(features)
@@ -209,7 +209,7 @@ class TestTasks:
         trained = forde.Ensemble(lambda: MLP(2, [32], 2), 3, likelihood="learned-noise-regression")
         # Not FoRDE: y is linear in x, where pushing gradients apart keeps some members from the noise for long.
         forde.fit(
-            trained, "deep-ensemble", (x, y), epochs=150, progress=False,
+            trained, "deep-ensemble", (x, y), epochs=150, verbose=False,
             optimizer=lambda p: torch.optim.Adam(p, 3e-2),
         )  # fmt: skip
         std = trained.predict(torch.tensor([[0.5, 0.0], [-0.5, 0.0]])).aleatoric.sqrt()
@@ -230,7 +230,7 @@ class TestTasks:
             lambda output, y: (output.sum(-1) - y).abs(), scalar=lambda output, y: output.sum(-1)
         )
         trained = ensemble(likelihood=loss)
-        history = forde.fit(trained, "forde-identity", (x, y), epochs=20, lr=0.01, progress=False)
+        history = forde.fit(trained, "forde-identity", (x, y), epochs=20, lr=0.01, verbose=False)
         assert history["loss"][-1] < history["loss"][0]
         assert trained.predict(x).mean.shape == (64, 3)
 
@@ -347,7 +347,7 @@ class TestRuns:
         assert seen == [0.0, 1.0]
 
     def test_diagnostics_can_be_rare(self) -> None:
-        history = forde.fit(ensemble(), "deep-ensemble", data(), epochs=5, diagnostics_every=3, progress=False)
+        history = forde.fit(ensemble(), "deep-ensemble", data(), epochs=5, diagnostics_every=3, verbose=False)
         measured = [not np.isnan(value) for value in history["gradient_cosine"]]
         assert measured == [True, False, False, True, True]
 
@@ -356,7 +356,7 @@ class TestRuns:
         cosines = {}
         for name in ("deep-ensemble", "forde-identity"):
             trained = ensemble(5)
-            history = forde.fit(trained, forde.method(name, repulsion_weight=5.0), data(), epochs=40, progress=False)
+            history = forde.fit(trained, forde.method(name, repulsion_weight=5.0), data(), epochs=40, verbose=False)
             cosines[name] = history["gradient_cosine"][-1]
         assert cosines["forde-identity"] < cosines["deep-ensemble"] - 0.1
 

@@ -54,7 +54,7 @@ def test_training(method: str, engine: str, memory: str, monkeypatch: pytest.Mon
     chosen = forde.method("forde-pca" if fraction else method, **fraction)
     x, y = data()
     before = x.clone()
-    options: dict[str, Any] = {"epochs": 2, "batch_size": 16, "progress": False, "memory": memory}
+    options: dict[str, Any] = {"epochs": 2, "batch_size": 16, "verbose": False, "memory": memory}
     found, expected = ensemble(Shifting), ensemble(Careful)
     history = forde.fit(found, chosen, (x, y), engine=engine, **options)
     reference = forde.fit(expected, chosen, (x, y), engine="eager", **options)
@@ -97,7 +97,7 @@ def test_evaluation() -> None:
     labels = torch.arange(6) % 3
     results = [
         evaluate_robustness(
-            forde.Ensemble(lambda write=write: Images(write), 3, seed=0), (images.float(), labels), progress=False,
+            forde.Ensemble(lambda write=write: Images(write), 3, seed=0), (images.float(), labels), verbose=False,
             transform=lambda images: images,
         )
         for write in (True, False)
@@ -116,5 +116,5 @@ def test_a_change_that_comes_later_is_a_sentence() -> None:
     with pytest.raises(FordeError, match=r"changed its input in place.*x = x - 1"):
         forde.fit(
             ensemble(Sometimes), "deep-ensemble", (x[:21], y[:21]), epochs=2, batch_size=16, drop_last=False,
-            engine="eager", progress=False,
+            engine="eager", verbose=False,
         )  # fmt: skip

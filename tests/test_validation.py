@@ -39,7 +39,7 @@ TRAIN, HELD = noisy(64), noisy(96, seed=1)
 
 def train(given: Any = TRAIN, *, ensemble: forde.Ensemble | None = None, **options: Any) -> tuple[History, Any]:
     ensemble = forde.Ensemble(network, 2) if ensemble is None else ensemble
-    options = {"epochs": 12, "batch_size": 16, "progress": False, "diagnostics_every": 0, "lr": 0.3, **options}
+    options = {"epochs": 12, "batch_size": 16, "verbose": False, "diagnostics_every": 0, "lr": 0.3, **options}
     return forde.fit(ensemble, options.pop("method", "forde-identity"), given, **options), ensemble
 
 

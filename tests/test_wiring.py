@@ -24,7 +24,7 @@ from forde.models import MLP
 from forde.spaces import InputGradients
 from forde.training.image_feed import Augmentation
 
-QUIET: dict[str, Any] = {"engine": "eager", "progress": False, "diagnostics_every": 0}
+QUIET: dict[str, Any] = {"engine": "eager", "verbose": False, "diagnostics_every": 0}
 N, SIZE = 20, 7
 """Samples and batch size: two whole batches and a rest."""
 
@@ -367,7 +367,7 @@ class TestModes:
         make = lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))  # noqa: E731
         pair = forde.Ensemble(make, 2)
         x, y = rows()
-        forde.fit(pair, "forde-identity", (x, y), epochs=1, batch_size=10, lr=1e-3, progress=False)
+        forde.fit(pair, "forde-identity", (x, y), epochs=1, batch_size=10, lr=1e-3, verbose=False)
         loaded = forde.Ensemble.load(pair.save(tmp_path), make)
         for each in (pair, loaded):
             assert not any(module.training for module in each.modules())

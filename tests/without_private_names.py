@@ -88,7 +88,7 @@ def results(*, traced: bool) -> dict[str, Any]:
             batch_size=12,
             engine=engine,
             non_finite="skip",
-            progress=False,
+            verbose=False,
         )
         values = [*(tensor.flatten() for member in ensemble.members for tensor in member.state_dict().values())]
         numbers[f"{name}, {engine}"] = [*torch.cat(values).tolist(), *ensemble.predict(x).probs.flatten().tolist()]

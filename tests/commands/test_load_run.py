@@ -134,7 +134,7 @@ class TestLoadRun:
         data = (torch.randn(12, 2), torch.arange(12) % 3)
         for name, make in (("library", lambda: forde.models.MLP(2, [4], 3)), ("own", lambda: torch.nn.Linear(2, 3))):
             ensemble = forde.Ensemble(make, 2)
-            forde.fit(ensemble, "deep-ensemble", data, epochs=1, run=tmp_path / name, progress=False)
+            forde.fit(ensemble, "deep-ensemble", data, epochs=1, run=tmp_path / name, verbose=False)
             loaded = forde.load_run(tmp_path / name, None if name == "library" else make)
             assert torch.equal(loaded.predict(data[0]).probs, ensemble.predict(data[0]).probs)
             assert len(loaded.records) == 1 and loaded.settings == {}
@@ -158,7 +158,7 @@ class TestAbout:
     def fit(self, run: Path | None, **options: Any) -> forde.History:
         ensemble = forde.Ensemble(lambda: forde.models.MLP(2, [4], 3), 2)
         data = (torch.zeros(12, 2), torch.arange(12) % 3)
-        return forde.fit(ensemble, "deep-ensemble", data, epochs=1, run=run, progress=False, **options)
+        return forde.fit(ensemble, "deep-ensemble", data, epochs=1, run=run, verbose=False, **options)
 
     def test_kept_and_compared(self, tmp_path: Path) -> None:
         self.fit(tmp_path / "r", about={"scale": (1, 2.5)})

@@ -23,7 +23,7 @@ every_method = pytest.mark.parametrize("case", METHODS)
 every_particle_method = pytest.mark.parametrize("case", PARTICLES)
 every_network = pytest.mark.parametrize("network", NETWORKS)
 
-FIT = {"epochs": 2, "batch_size": 12, "lr": 0.05, "progress": False, "engine": "eager"}
+FIT = {"epochs": 2, "batch_size": 12, "lr": 0.05, "verbose": False, "engine": "eager"}
 
 
 def state_of(ensemble: forde.Ensemble) -> dict[str, Tensor]:

@@ -100,7 +100,7 @@ def ensemble(
 
 
 def fit(trained: forde.Ensemble, method: str = "input gradients, PCA", given: Any = None, **options: Any) -> History:
-    defaults = {"epochs": EPOCHS, "batch_size": BATCH, "lr": 0.05, "progress": False, "engine": "eager"}
+    defaults = {"epochs": EPOCHS, "batch_size": BATCH, "lr": 0.05, "verbose": False, "engine": "eager"}
     given = data() if given is None else given
     return forde.fit(trained, METHODS[method](), given, **{**defaults, **options})
 

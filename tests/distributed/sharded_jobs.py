@@ -203,7 +203,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "space": (
         lambda: forde.fit(
-            ensemble(), forde.Method(space=WrongAxis()), data(), epochs=1, batch_size=8, progress=False, mesh=(2, 2)
+            ensemble(), forde.Method(space=WrongAxis()), data(), epochs=1, batch_size=8, verbose=False, mesh=(2, 2)
         ),
         "WrongAxis has sample_axis = 1, but its z [2, 1, 12] does not hold 4 samples there",
     ),
@@ -214,7 +214,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
             data(torch.float32),
             epochs=1,
             batch_size=8,
-            progress=False,
+            verbose=False,
             mesh=(2, 2),
         ),
         "members 0 and 2 are compared by Weights as 219 and 273 numbers",

@@ -39,7 +39,7 @@ def untrained(data: Images | Table, seed: int = 0) -> TrainedRun:
 
 def evaluated(run: TrainedRun, data: Images | Table, folder: Path, **options: Any) -> tuple[RunScores, list[CellDone]]:
     cells: list[CellDone] = []
-    scores = evaluate_run(run, data, folder, n_bootstrap=20, progress=False, on_cell=cells.append, **options)
+    scores = evaluate_run(run, data, folder, n_bootstrap=20, verbose=False, on_cell=cells.append, **options)
     return scores, cells
 
 
@@ -188,5 +188,5 @@ class TestMistakes:
             (untrained(table), replace(table, feature_names=("a", "b", "c")), {}, "has no column"),
         ):
             with pytest.raises(FordeError, match=complaint):
-                evaluate_run(run, data, tmp_path, progress=False, **options)  # type: ignore[arg-type]
+                evaluate_run(run, data, tmp_path, verbose=False, **options)  # type: ignore[arg-type]
         assert not list(tmp_path.rglob("*.safetensors"))

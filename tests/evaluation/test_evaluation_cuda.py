@@ -34,7 +34,7 @@ def ensemble() -> forde.Ensemble:
 
 def test_numbers_are_those_of_the_cpu(ensemble: forde.Ensemble, data: Any) -> None:
     cells = generated_cells(*data, ["contrast", "brightness"], [1, 5])
-    options: dict[str, Any] = {"progress": False, "transform": normalise(0.5, 0.25)}
+    options: dict[str, Any] = {"verbose": False, "transform": normalise(0.5, 0.25)}
     expected = evaluate_robustness(ensemble, data, cells, **options)
     ensemble.cuda()
     exact = evaluate_robustness(ensemble, data, cells, **options)

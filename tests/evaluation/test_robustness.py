@@ -36,7 +36,7 @@ from forde.evaluation import (
 
 N, C, M = 120, 3, 4
 NAMES, LEVELS = ["contrast", "gaussian_noise", "brightness"], [1, 3, 5]
-QUICK: dict[str, Any] = {"n_bootstrap": 20, "progress": False}
+QUICK: dict[str, Any] = {"n_bootstrap": 20, "verbose": False}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def ensemble(data: tuple[np.ndarray, np.ndarray]) -> forde.Ensemble:
     members = forde.Ensemble(
         lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, C)), M
     )
-    forde.fit(members, "deep-ensemble", (x, y), epochs=10, progress=False)
+    forde.fit(members, "deep-ensemble", (x, y), epochs=10, verbose=False)
     return members
 
 
@@ -284,7 +284,7 @@ def test_evaluations_from_before_precision_had_its_name_are_found(
         return torch.eye(3)[torch.arange(len(x)) % 3]
 
     result = evaluate_robustness(
-        model, (images, labels), folder=tmp_path, model_id="eye", precision=precision, n_bootstrap=2, progress=False
+        model, (images, labels), folder=tmp_path, model_id="eye", precision=precision, n_bootstrap=2, verbose=False
     )
     assert result.settings["cells"] == {"clean": content}
     manifest = tmp_path / "evaluation.json"
@@ -317,7 +317,7 @@ def test_a_bar_is_drawn_on_a_terminal(
     monkeypatch.setenv("FORCE_COLOR", "1")
     evaluate_robustness(ensemble, data, cells[:2], n_bootstrap=2)
     assert "evaluating" in capsys.readouterr().err
-    evaluate_robustness(ensemble, data, cells[:2], n_bootstrap=2, progress=False)
+    evaluate_robustness(ensemble, data, cells[:2], n_bootstrap=2, verbose=False)
     assert capsys.readouterr().err == ""
 
 

@@ -18,7 +18,7 @@ from forde.evaluation.robustness.quantisation import decode, encode
 from forde.evaluation.robustness.resampling import resampler
 from forde.inference import folded
 
-QUICK: dict[str, Any] = {"n_bootstrap": 20, "progress": False}
+QUICK: dict[str, Any] = {"n_bootstrap": 20, "verbose": False}
 
 
 class TestQuantisation:
@@ -116,7 +116,7 @@ def evaluated(logits: Tensor, labels: np.ndarray, folder: Path | None = None, na
     cells = cells_from(lambda corruption, severity: (images, labels), ["one", "two"], [1, 2])
     return evaluate_robustness(
         table_model(logits), (images, labels), cells, folder=folder, model_id=name, transform=numbers,
-        **{"n_bootstrap": 20, "progress": False} | options,
+        **{"n_bootstrap": 20, "verbose": False} | options,
     )  # fmt: skip
 
 

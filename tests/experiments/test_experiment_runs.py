@@ -53,7 +53,7 @@ def test_a_cell_is_what_fit_and_the_metrics_give(tmp_path: Path) -> None:
     from forde.experiments.networks import network
 
     ensemble = Ensemble(network("mlp-16", (8, 8, 1), 10), 3, seed=0)
-    history = fit(ensemble, method("forde-pca"), data, epochs=3, batch_size=64, lr=0.1, seed=0, progress=False)
+    history = fit(ensemble, method("forde-pca"), data, epochs=3, batch_size=64, lr=0.1, seed=0, verbose=False)
     transform = normalise(data.description.mean, data.description.std)
     labels = torch.as_tensor(sets.labels)
     logits = ensemble.predict(transform(sets.images)).member_logits

@@ -192,7 +192,7 @@ def test_bad_data_is_a_sentence(likelihood: Likelihood, make: Any, x: Tensor, y:
     ensemble = forde.Ensemble(make, 2, likelihood=likelihood)
     before = [parameter.clone() for parameter in ensemble.parameters()]
     with pytest.raises(FordeError, match=words) as caught:
-        forde.fit(ensemble, "deep-ensemble", (x, y), epochs=1, progress=False)
+        forde.fit(ensemble, "deep-ensemble", (x, y), epochs=1, verbose=False)
     assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
     assert all(torch.equal(*pair) for pair in zip(before, ensemble.parameters(), strict=True))
 
@@ -207,14 +207,14 @@ def test_a_sigmoid_at_the_end_is_reported(
         ensemble = forde.Ensemble(
             lambda last=last: nn.Sequential(nn.Linear(5, outputs), last), 2, likelihood=likelihood
         )
-        forde.fit(ensemble, "deep-ensemble", (x, y), epochs=1, progress=False)
+        forde.fit(ensemble, "deep-ensemble", (x, y), epochs=1, verbose=False)
         assert ("as after a sigmoid" in caplog.text) == reported
 
 
 def test_regressions_have_no_probabilities_to_compare() -> None:
     ensemble = forde.Ensemble(lambda: nn.Linear(5, 1), 2, likelihood="regression")
     with pytest.raises(FordeError, match="no probabilities"):
-        forde.fit(ensemble, forde.method("function-rde", of="probs"), (ROWS, ROWS[:, 0]), epochs=1, progress=False)
+        forde.fit(ensemble, forde.method("function-rde", of="probs"), (ROWS, ROWS[:, 0]), epochs=1, verbose=False)
 
 
 def test_which_losses_processes_can_share() -> None:

@@ -23,7 +23,7 @@ from forde.prediction import (
 )
 from forde.training.diagnostics import probe
 
-FIT = {"epochs": 12, "batch_size": 32, "lr": 0.1, "progress": False}
+FIT = {"epochs": 12, "batch_size": 32, "lr": 0.1, "verbose": False}
 
 
 def own_cnn() -> nn.Module:
@@ -45,7 +45,7 @@ def test_own_cnn_with_class_weights_and_a_loader() -> None:
     shares = []
     for weights in (None, torch.tensor([1.0, 1.0, 20.0])):
         ensemble = forde.Ensemble(own_cnn, 2, seed=0, likelihood=Classification(class_weights=weights))
-        forde.fit(ensemble, "forde", loader, epochs=2, lr=0.05, progress=False)
+        forde.fit(ensemble, "forde", loader, epochs=2, lr=0.05, verbose=False)
         shares.append(float(ensemble.predict(loader).probs[:, 2].mean()))
     assert shares[1] > shares[0] + 0.1
 

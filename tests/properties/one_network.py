@@ -66,7 +66,7 @@ class Interruption:
 def compare_interrupted(method: str, folder: Path, interruption: Interruption, **options: Any) -> int:
     """Train whole, and broken off and resumed; both must come to the same. Returns the steps of the second start."""
     whole, broken = folder / "whole", folder / "broken"
-    defaults = {"epochs": 6, "batch_size": 16, "progress": False, "engine": "eager", "checkpoint_minutes": 0.0}
+    defaults = {"epochs": 6, "batch_size": 16, "verbose": False, "engine": "eager", "checkpoint_minutes": 0.0}
     given = {**defaults, **options}
     step, steps = Loop._step, 0
 

@@ -28,7 +28,7 @@ from forde.methods.plan import copy_network, draw_generator
 from forde.methods.variational import BHATTACHARYYA, PUBLISHED, Except, Mixture, Variational
 from forde.priors import Isotropic, TrainingData
 
-FIT: dict[str, Any] = {"epochs": 6, "batch_size": 16, "progress": False, "engine": "eager"}
+FIT: dict[str, Any] = {"epochs": 6, "batch_size": 16, "verbose": False, "engine": "eager"}
 K = 3
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "linear": (nn.Linear(4, 6), (4,)),
@@ -547,7 +547,7 @@ class TestAfterwards:
     def test_robustness(self) -> None:
         data = image_data()
         cells = generated_cells(data.images, data.labels, ["fog"], [1, 5])
-        result = evaluate_robustness(self.trained(), (data.images, data.labels), cells, progress=False)
+        result = evaluate_robustness(self.trained(), (data.images, data.labels), cells, verbose=False)
         assert result.pooled["nll"].value > 0
 
     def test_loaded_in_another_process(self, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_unstable_step_sizes_are_refused() -> None:
     ensemble = forde.Ensemble(lambda: forde.models.MLP(4, [5], 2), 2)
     method = forde.method("deep-ensemble", prior=EmpCov(epsilon=1e-9))
     with pytest.raises(forde.FordeError, match="SGD would diverge"):
-        forde.fit(ensemble, method, (x, y), epochs=1, progress=False)
+        forde.fit(ensemble, method, (x, y), epochs=1, verbose=False)
 
 
 def test_curvature_is_the_largest_eigenvalue_of_the_gradient() -> None:
@@ -161,7 +161,7 @@ def test_unstable_step_sizes_of_an_own_prior_are_refused() -> None:
 
     def train(lr: float) -> forde.Ensemble:
         ensemble = forde.Ensemble(lambda: nn.Linear(4, 2), 1)
-        forde.fit(ensemble, method, (x, y), epochs=20, batch_size=8, lr=lr, progress=False, engine="eager")
+        forde.fit(ensemble, method, (x, y), epochs=20, batch_size=8, lr=lr, verbose=False, engine="eager")
         return ensemble
 
     with pytest.raises(forde.FordeError, match=r"Stiff prior.*would diverge"):

@@ -210,7 +210,7 @@ class TestFeatures:
     def test_shared_heads_stay_equal(self) -> None:
         x, y = batch(24)
         ensemble = tanh_ensemble()
-        forde.fit(ensemble, "feature-rde", (x, y), epochs=3, batch_size=8, progress=False, engine="eager")
+        forde.fit(ensemble, "feature-rde", (x, y), epochs=3, batch_size=8, verbose=False, engine="eager")
         heads = [member[2].weight for member in ensemble.members]
         assert torch.equal(heads[0], heads[1]) and torch.equal(heads[0], heads[2])
         assert not torch.equal(ensemble.members[0][0].weight, ensemble.members[1][0].weight)
@@ -315,7 +315,7 @@ class TestDeepEnsemble:
             ensemble = tanh_ensemble()
             if disturb:
                 nn.init.normal_(ensemble.members[2][0].weight)
-            forde.fit(ensemble, "deep-ensemble", (x, y), epochs=2, batch_size=8, progress=False, engine="eager")
+            forde.fit(ensemble, "deep-ensemble", (x, y), epochs=2, batch_size=8, verbose=False, engine="eager")
             results.append([p.detach() for p in ensemble.members[0].parameters()])
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
@@ -331,7 +331,7 @@ class TestDeepEnsemble:
     def test_batchnorm_buffers_belong_to_members(self) -> None:
         ensemble = forde.Ensemble(lambda: forde.models.MLP(4, [6], 3, batch_norm=True), 3)
         x, y = batch(24)
-        forde.fit(ensemble, "deep-ensemble", (x, y), epochs=1, batch_size=8, progress=False)
+        forde.fit(ensemble, "deep-ensemble", (x, y), epochs=1, batch_size=8, verbose=False)
         means = [member.body[1].running_mean for member in ensemble.members]
         assert not torch.equal(means[0], means[1])
         assert len({m.data_ptr() for m in means}) == 3
@@ -341,7 +341,7 @@ class TestDeepEnsemble:
         ensemble = tanh_ensemble()
         for member in ensemble.members:
             member.load_state_dict(ensemble.members[0].state_dict())
-        options = {"epochs": 1, "batch_size": 8, "progress": False}
+        options = {"epochs": 1, "batch_size": 8, "verbose": False}
         forde.fit(ensemble, "deep-ensemble", (x, y), independent_data=True, **options)
         assert not torch.equal(ensemble.members[0][0].weight, ensemble.members[1][0].weight)
         with pytest.raises(forde.FordeError, match="do not interact"):

@@ -33,7 +33,7 @@ from forde.methods.moments import Moments, refresh_batch_norm
 from forde.methods.swag import Swag
 from forde.training.schedule import method_factor
 
-FIT: dict[str, Any] = {"epochs": 6, "batch_size": 16, "progress": False, "engine": "eager"}
+FIT: dict[str, Any] = {"epochs": 6, "batch_size": 16, "verbose": False, "engine": "eager"}
 
 
 def path_of_weights(n: int, size: int = 3) -> Tensor:
@@ -385,7 +385,7 @@ class TestAfterwards:
     def test_robustness(self) -> None:
         data = image_data()
         cells = generated_cells(data.images, data.labels, ["fog"], [1, 5])
-        result = evaluate_robustness(self.trained(), (data.images, data.labels), cells, progress=False)
+        result = evaluate_robustness(self.trained(), (data.images, data.labels), cells, verbose=False)
         assert result.pooled["nll"].value > 0 and sorted(result.types) == ["fog"]
 
     def test_loaded_in_another_process(self, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def ensemble(members: int = 2) -> forde.Ensemble:
 
 def train(run: Path | None = None, trained: forde.Ensemble | None = None, given: Any = None, **options: Any) -> History:
     """One run, by default with a checkpoint after every step if it has a folder."""
-    defaults: dict[str, Any] = {"epochs": EPOCHS, "batch_size": 16, "progress": False, "checkpoint_minutes": 0.0}
+    defaults: dict[str, Any] = {"epochs": EPOCHS, "batch_size": 16, "verbose": False, "checkpoint_minutes": 0.0}
     method = options.pop("method", "forde-pca")
     trained = ensemble() if trained is None else trained
     return forde.fit(trained, method, data() if given is None else given, run=run, **{**defaults, **options})

@@ -47,7 +47,7 @@ def test_the_deep_ensemble_is_that_of_fit(digits: Any, tmp_path: Path) -> None:
     deep = tune(digits, tmp_path, trials=2, **SMALL).candidates[0]
     part, held = held_out(digits, 0.2, seed=0, by_class=True)
     ensemble = forde.Ensemble(lambda: forde.models.MLP(64, [4], 10), 2, seed=0)
-    forde.fit(ensemble, "deep-ensemble", part, epochs=2, lr=0.1, engine="eager", progress=False)
+    forde.fit(ensemble, "deep-ensemble", part, epochs=2, lr=0.1, engine="eager", verbose=False)
 
     def nll(images: np.ndarray) -> np.ndarray:
         probs = ensemble.predict(replace(held, images=images)).probs.double().numpy()

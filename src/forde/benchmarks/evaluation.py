@@ -44,7 +44,7 @@ def benchmark_evaluation(
         precision=precision,
         batch_size=batch_size,
         loaders=loaders,
-        progress=False,
+        verbose=False,
     )
     seconds = time.perf_counter() - start
     count = n_members * n_images * (1 + len(cells))

@@ -14,6 +14,7 @@ import typer
 from forde.commands.console import plain_console
 from forde.data.features import FeatureSet, Watcher
 from forde.data.features.folder import Step
+from forde.progress import duration
 
 
 class Teller:
@@ -74,7 +75,7 @@ class Teller:
         if not self._new:
             return ""
         seconds = (self._images - self._passed) * (time.monotonic() - self._began) / self._new
-        return f"about {in_words(seconds)} left"
+        return f"about {duration(seconds)} left"
 
     def _count(self, n: int, new: bool) -> None:
         self._passed, self._counted, self._new = self._passed + n, self._counted + n, self._new + n * new
@@ -87,15 +88,6 @@ class Teller:
         else:
             left = f", {self.left()}" if self._new and self._passed < self._images else ""
             typer.echo(f"{self._part}: {what} ({len(self.rows)} of {len(self._sets)} sets{left})", err=True)
-
-
-def in_words(seconds: float) -> str:
-    """A duration for people.
-
-    >>> in_words(31.4), in_words(600)
-    ('31 s', '10 min')
-    """
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def summary(folder: Path, rows: Sequence[dict[str, Any]]) -> str:

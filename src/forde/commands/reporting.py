@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import typer
 from forde._version import __version__
 from forde.commands.options import STDOUT
 from forde.durable import make_folder, write_whole
+from forde.training.run_log import FOR_THE_FILE
 
 
 def sayer(json_file: Path | None) -> Callable[[str], None]:
@@ -23,6 +26,29 @@ def sayer(json_file: Path | None) -> Callable[[str], None]:
     4 of 4 done
     """
     return partial(typer.echo, err=json_file == STDOUT)
+
+
+class _Said(logging.Handler):
+    """Hands lines that are not for a run's log alone to a function."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not getattr(record, FOR_THE_FILE, False):
+            self._say(record.getMessage())
+
+
+@contextmanager
+def epochs_said(say: Callable[[str], None]) -> Iterator[None]:
+    """Inside, the line of each epoch of a training, which there is without a terminal, is printed too."""
+    watcher, handler = logging.getLogger("forde.training.watching"), _Said(say)
+    watcher.addHandler(handler)
+    try:
+        yield
+    finally:
+        watcher.removeHandler(handler)
 
 
 def write_report(command: str, content: Mapping[str, Any], json_file: Path | None) -> None:

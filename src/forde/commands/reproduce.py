@@ -92,14 +92,15 @@ def reproduce(
 def _list() -> None:
     from forde.experiments.budgets import BUDGETS
     from forde.experiments.cells import unique
-    from forde.experiments.estimates import in_words, seconds_of
+    from forde.experiments.estimates import seconds_of
     from forde.experiments.registry import experiments
+    from forde.progress import duration
 
     known = experiments()
     width = max(map(len, known)) + 2
     typer.echo(f"{'experiment':{width}}{''.join(f'{name:>9}' for name in BUDGETS)}")
     for each in known.values():
-        times = [in_words(sum(map(seconds_of, unique(each.cells(chosen))))) for chosen in BUDGETS.values()]
+        times = [duration(sum(map(seconds_of, unique(each.cells(chosen))))) for chosen in BUDGETS.values()]
         typer.echo(f"{each.name:{width}}{''.join(f'{time:>9}' for time in times)}  {each.line}")
     typer.echo("\nTimes on one NVIDIA H200 (smoke: on a CPU). Experiments share cells, and each cell is run once.")
     for chosen in BUDGETS.values():
@@ -143,13 +144,14 @@ def _only(cells: Sequence[Cell], methods: str | None) -> list[Cell]:
 
 
 def _show(cells: Sequence[Cell], place: Place) -> None:
-    from forde.experiments.estimates import in_words, seconds_of
+    from forde.experiments.estimates import seconds_of
     from forde.experiments.results import path_of
+    from forde.progress import duration
 
     todo = [cell for cell in cells if not path_of(cell, place.cells).exists()]
     for cell in cells:
         typer.echo(f"{'to do' if cell in todo else 'done':7}{cell.name}")
-    typer.echo(f"{len(todo)} of {len(cells)} cells to do, about {in_words(sum(map(seconds_of, todo)))} on one H200")
+    typer.echo(f"{len(todo)} of {len(cells)} cells to do, about {duration(sum(map(seconds_of, todo)))} on one H200")
 
 
 def _run(

@@ -103,6 +103,8 @@ def train(
 
     Example: forde train --data pictures --model my_networks:small --epochs 5 --out runs/own
 
+    On a terminal there is a bar, elsewhere a line for each epoch.
+
     A loss far above that of a constant prediction is said on stderr; the exit code stays 0, as all files are there.
 
     On several processes: torchrun --nproc-per-node=4 -m forde train ... --out runs/a --mesh 2x2
@@ -113,7 +115,7 @@ def train(
     from forde.commands.asked import command_of, settings_of
     from forde.commands.outcome import described, explained, keep_reference, refuse_unvalidated
     from forde.commands.preparing import chosen_method, loaded, prepared
-    from forde.commands.reporting import sayer, write_report
+    from forde.commands.reporting import epochs_said, sayer, write_report
     from forde.distributed.mesh import parse_shape, processes
     from forde.training.trained import RECIPE, SETTINGS
     from forde.training.usual import RATES, optimizer_options, usual_optimizer
@@ -131,35 +133,36 @@ def train(
     rate = lr if lr is not None else RATES.get(kind, 0.0)
     chosen = chosen_method(ctx, method, weight_decay=weight_decay, strength=strength, alpha=alpha, prior=prior)
     ensemble = forde.Ensemble(ready.make_network, members, seed=seed, likelihood=ready.recipe.likelihood)
-    history = forde.fit(
-        ensemble,
-        chosen,
-        ready.standard,
-        epochs=epochs,
-        batch_size=batch_size,
-        **optimizer_options(kind, rate, epochs, chosen),
-        seed=seed,
-        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
-        precision=precision,  # type: ignore[arg-type]
-        engine=engine,  # type: ignore[arg-type]
-        run=out,
-        resume=resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0,  # torchrun started us again
-        validation=ready.judged_by(monitor, patience),
-        batches=forde.Batching(augmentation=forde.Augmentation() if augment else None),
-        execution=forde.Execution(
-            memory=memory,  # type: ignore[arg-type]
-            mesh=parse_shape(mesh) if mesh is not None else "auto" if processes() > 1 else None,
-            non_finite=non_finite,  # type: ignore[arg-type]
-        ),
-        reporting=forde.Reporting(writers=[TensorBoard(out / "tensorboard")] if tensorboard else []),
-        checkpoint=forde.Checkpointing(
-            checkpoint_every,
-            checkpoint_minutes,
-            keep,
-            about={RECIPE: ready.recipe.to_json()},
-            note={SETTINGS: settings_of(ctx), "command": command_of(ctx)},
-        ),
-    )
+    with epochs_said(say):
+        history = forde.fit(
+            ensemble,
+            chosen,
+            ready.standard,
+            epochs=epochs,
+            batch_size=batch_size,
+            **optimizer_options(kind, rate, epochs, chosen),
+            seed=seed,
+            device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+            precision=precision,  # type: ignore[arg-type]
+            engine=engine,  # type: ignore[arg-type]
+            run=out,
+            resume=resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0,  # torchrun started us again
+            validation=ready.judged_by(monitor, patience),
+            batches=forde.Batching(augmentation=forde.Augmentation() if augment else None),
+            execution=forde.Execution(
+                memory=memory,  # type: ignore[arg-type]
+                mesh=parse_shape(mesh) if mesh is not None else "auto" if processes() > 1 else None,
+                non_finite=non_finite,  # type: ignore[arg-type]
+            ),
+            reporting=forde.Reporting(writers=[TensorBoard(out / "tensorboard")] if tensorboard else []),
+            checkpoint=forde.Checkpointing(
+                checkpoint_every,
+                checkpoint_minutes,
+                keep,
+                about={RECIPE: ready.recipe.to_json()},
+                note={SETTINGS: settings_of(ctx), "command": command_of(ctx)},
+            ),
+        )
     if first:
         keep_reference(ensemble, ready, out)
         outcome = explained(history, ready)

@@ -62,7 +62,7 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
             that says where they were; columns of a data frame with text or categories become columns of 0 and 1. None:
             such tables are refused.
         warm_start: let `fit` go on with the members that there are, on the same columns, instead of new ones.
-        verbose: show a progress bar on a terminal.
+        verbose: show a bar on a terminal or in a notebook, and elsewhere log a line for each epoch.
 
     Attributes:
         classes_: the labels, sorted `[C]`.

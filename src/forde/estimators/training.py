@@ -118,7 +118,9 @@ def train(
         validation=None if held is None else _judging(judges, held, options),
         # Every row of a small table counts, but BatchNorm cannot normalise a batch of one.
         batches=Batching(drop_last=options.batch_size > 1 and len(rows.trained) % options.batch_size == 1),
-        reporting=Reporting(progress=options.verbose, diagnostics_every=max(1, options.epochs // DIAGNOSED_EPOCHS)),
+        reporting=Reporting(
+            verbose=bool(options.verbose), diagnostics_every=max(1, options.epochs // DIAGNOSED_EPOCHS)
+        ),
     )
     ensemble.likelihood = likelihood
     ensemble.to(device="cpu", dtype=torch.float64)

@@ -43,17 +43,6 @@ def seconds_of(cell: Cell) -> float:
     return FIXED + size * (trained * cell.epochs * steps * MEMBER_STEP + cell.members * EVALUATION)
 
 
-def in_words(seconds: float) -> str:
-    """A time for people.
-
-    >>> in_words(75), in_words(5400)
-    ('75 s', '1.5 h')
-    """
-    if seconds < 120:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def cost_of(cell: Cell) -> float:
     """A training step in those of a deep ensemble.
 

@@ -35,7 +35,7 @@ def run_features(cell: Cell, place: Place) -> dict[str, Any]:
     cells = [Corrupted(name, level, partial(_pair, pair)) for (name, level), pair in sets.corrupted.items()]
     scored = partial(
         evaluate_robustness, ensemble, transform=_as_they_are, precision=cell.precision,  # type: ignore[arg-type]
-        device=place.device, n_bootstrap=RESAMPLES, progress=False,
+        device=place.device, n_bootstrap=RESAMPLES, verbose=False,
     )  # fmt: skip
     result = scored(sets.test, cells)
     shifted = {}

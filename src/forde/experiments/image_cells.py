@@ -45,7 +45,7 @@ def run_images(cell: Cell, place: Place) -> dict[str, Any]:
     result = evaluate_robustness(
         ensemble, (sets.images, sets.labels), sets.corrupted,
         transform=normalise(described.mean, described.std), precision=cell.precision,  # type: ignore[arg-type]
-        device=place.device, n_bootstrap=RESAMPLES, progress=False,
+        device=place.device, n_bootstrap=RESAMPLES, verbose=False,
     )  # fmt: skip
     evaluated = time.perf_counter()
     distances, remark = gradient_distances(ensemble, sets, normalise(described.mean, described.std))

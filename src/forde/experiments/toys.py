@@ -317,6 +317,6 @@ def _train(
         scheduler=lambda optimizer: LambdaLR(optimizer, lambda epoch: paper_factor(epoch, settings.epochs)),
         seed=seed,
         diagnostics_every=0,
-        progress=False,
+        verbose=False,
     )
     return ensemble, chosen, time.perf_counter() - started

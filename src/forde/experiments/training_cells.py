@@ -67,7 +67,7 @@ def train(ensemble: Ensemble, cell: Cell, place: Place, data: Any, **options: An
                 ensemble, chosen, data, epochs=cell.epochs, batch_size=cell.batch_size, seed=cell.seed,
                 device=place.device, engine=place.engine_for(cell.kind),  # type: ignore[arg-type]
                 precision=cell.precision,  # type: ignore[arg-type]
-                progress=False, callback=stopper if run else None, **{"lr": cell.lr, **run, **options},
+                verbose=False, callback=stopper if run else None, **{"lr": cell.lr, **run, **options},
             )  # fmt: skip
         except RunInterruptedError:
             if stopper.stopped:

@@ -123,7 +123,7 @@ def trained(name: str, data: Images, values: Mapping[str, float], seed: int) -> 
     ensemble = Ensemble(NETWORKS[name], settings.members, seed=start)
     fit(
         ensemble, chosen, data, epochs=settings.epochs, batch_size=settings.batch_size, lr=settings.lr, seed=start,
-        reporting=Reporting(progress=False, diagnostics_every=0),
+        reporting=Reporting(verbose=False, diagnostics_every=0),
     )  # fmt: skip
     return ensemble
 

@@ -139,12 +139,13 @@ class Execution:
 class Reporting:
     """What is measured and shown, and where records go.
 
-    >>> Reporting(diagnostics_every=0, progress=False).writers
+    >>> Reporting(diagnostics_every=0, verbose=False).writers
     ()
     """
 
-    progress: bool = True
-    """Show a bar on a terminal."""
+    verbose: bool = True
+    """Show a bar on a terminal or in a notebook, and elsewhere log a line for each epoch (`logging`, level INFO), both
+    with the metrics of the validation data and the time left. `log.txt` of a run has the lines in any case."""
     diagnostics_every: int = 1
     """Measure disagreement and gradient cosine every so many epochs; 0 for never."""
     writers: Sequence[Writer] = ()
@@ -154,6 +155,8 @@ class Reporting:
     `forde.training.Training`: the ensemble, the record, `stop()` and more."""
 
     def __post_init__(self) -> None:
+        if self.verbose not in (True, False):
+            raise FordeError(f"verbose is {self.verbose!r}, but True or False was expected.")
         whole_number("diagnostics_every", self.diagnostics_every, at_least=0)
 
 

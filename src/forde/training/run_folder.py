@@ -3,7 +3,7 @@
 config.json        settings that decide the result, which a resumed run must share, and how it is carried out
 sessions.jsonl     one line for each start: time, command, versions, device, state of the git repository
 metrics.jsonl      one line per epoch
-log.txt            what forde had to say
+log.txt            what forde had to say, with a line for each epoch
 lock.json          while a process trains in it: which one
 checkpoints/       while it is running
 ensemble/          when it has finished, as `Ensemble.save` writes it

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+FOR_THE_FILE = "for_the_file"
+"""Attribute of a line that is for the run's log alone; `log.info(..., extra={FOR_THE_FILE: True})`."""
+
 
 class _LogFile(logging.FileHandler):
     """The log of one run: lines of its own thread, and of threads that have no run of their own."""
@@ -31,7 +34,8 @@ class _Onwards(logging.Handler):
     """Hands on to the root logger's handlers what they would have seen without the file."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        logging.getLogger().callHandlers(record)
+        if not getattr(record, FOR_THE_FILE, False):
+            logging.getLogger().callHandlers(record)
 
 
 class _Redirected:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import nullcontext
 
 from forde.errors import NonFiniteError
-from forde.progress import progress_bar
 from forde.training.callbacks import Listeners
-from forde.training.history import History, Record
+from forde.training.history import History
 from forde.training.loop import Loop
 from forde.training.run_folder import BEST, LAST, RunFolder
 from forde.training.signals import StopRequest, stop_requests
+from forde.training.watching import watched
 
 log = logging.getLogger(__name__)
 
 
-def train(loop: Loop, epochs: int, folder: RunFolder | None, listeners: Listeners, *, show: bool) -> None:
+def train(loop: Loop, epochs: int, folder: RunFolder | None, listeners: Listeners, *, verbose: bool) -> None:
     """All epochs that are still to be done, with everybody told of each.
 
     Args:
         folder: where checkpoints are written, and returned to.
-        show: whether there is a bar.
+        verbose: whether people are told how it goes.
     """
 
     def save() -> None:
@@ -30,21 +29,21 @@ def train(loop: Loop, epochs: int, folder: RunFolder | None, listeners: Listener
             folder.save(loop)
 
     def after_step() -> None:
+        watcher.step()
         if listeners.hear_steps:
             listeners.step(save)
         if folder is not None:
             folder.after_step(loop, request)
 
-    quiet = folder is None and not listeners.hear_steps
     with (
-        progress_bar(epochs, loop.engine.method.name, show=show) as advance,
+        watched(loop, epochs, verbose=verbose, filed=folder is not None) as watcher,
         nullcontext(StopRequest()) if folder is None else stop_requests() as request,
     ):
         if folder is not None:
             folder.take_up(loop)
         begun = loop.epoch
-        for _ in loop.records:
-            advance("resumed")
+        quiet = folder is None and not listeners.hear_steps and not watcher.sees_steps
+        watcher.start()
         listeners.start(save)
         while (loop.epoch < epochs and loop.stopped is None) or loop.step:
             try:
@@ -54,7 +53,7 @@ def train(loop: Loop, epochs: int, folder: RunFolder | None, listeners: Listener
                     raise
                 folder.roll_back(loop, error)
                 continue
-            _show(advance, record, loop)
+            watcher.epoch(record)
             if folder is not None:
                 folder.note(record)
             listeners.epoch(record, save)
@@ -62,12 +61,6 @@ def train(loop: Loop, epochs: int, folder: RunFolder | None, listeners: Listener
                 folder.after_epoch(loop, request)
         if folder is not None and loop.epoch > begun and loop.plan.makes_members:
             folder.save(loop)  # making members takes a while
-
-
-def _show(advance: Callable[[str], None], record: Record, loop: Loop) -> None:
-    key = None if loop.validator is None else loop.validator.key
-    watched = f"  {key} {record[key]:.4f}" if key in record else ""
-    advance(f"loss {record['loss']:.3f}  repulsion {record['repulsion']:+.4f}{watched}")
 
 
 def conclude(loop: Loop, history: History, folder: RunFolder | None) -> None:

@@ -41,7 +41,7 @@ class Shorthands(TypedDict, total=False):
     memory: Memory
     mesh: Shape | Literal["auto"] | None
     non_finite: NonFinite
-    progress: bool
+    verbose: bool
     diagnostics_every: int
     writers: Sequence[Writer]
     callbacks: Sequence[Any]
@@ -85,6 +85,9 @@ def grouped(
     >>> grouped({"keep": 3})["checkpoint"].keep
     3
     """
+    if "progress" in shorthands:
+        log.warning("progress=%r is now called verbose; write that.", shorthands["progress"])
+        shorthands = {("verbose" if name == "progress" else name): value for name, value in shorthands.items()}
     given = ("optimization", "validation", "batches", "execution", "reporting", "checkpoint")
     for shorthand in shorthands:
         if shorthand not in Shorthands.__annotations__:
@@ -221,6 +224,7 @@ ELSEWHERE = {
     **dict.fromkeys(("loss", "loss_fn", "criterion"), "the ensemble's: Ensemble(..., likelihood=...)"),
     "weight_decay": "the method's: forde.method(name, weight_decay=...)",
     **dict.fromkeys(("accelerator", "gpus"), "device"),
+    **dict.fromkeys(("enable_progress_bar", "disable_tqdm", "progress_bar"), "verbose"),
 }
 """What other libraries call it, too far from our word to be found as a misspelling."""
 FLAT = tuple(name for name in Settings.__dataclass_fields__ if name not in Groups.__annotations__)

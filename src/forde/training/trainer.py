@@ -131,10 +131,10 @@ def fit(
         batches: how data become batches: `Batching(drop_last, augmentation, independent, repel_on)`. With
             `repel_on=x` members are compared on other data than the batch.
         execution: how steps are carried out: `Execution(memory, mesh, non_finite)`.
-        reporting: what is measured and shown: `Reporting(progress, diagnostics_every, writers, callbacks)`.
+        reporting: what is measured and shown: `Reporting(verbose, diagnostics_every, writers, callbacks)`.
         checkpoint: what `run` keeps: `Checkpointing(every, minutes, keep, about)`.
-        shorthands: an option of a group by itself: `fit(..., progress=False)` is
-            `fit(..., reporting=Reporting(progress=False))`. All have the group's names, but for `independent_data`,
+        shorthands: an option of a group by itself: `fit(..., verbose=False)` is
+            `fit(..., reporting=Reporting(verbose=False))`. All have the group's names, but for `independent_data`,
             `checkpoint_every` and `checkpoint_minutes`. None of them warns: each means one thing, and is the shorter
             way to say it. A group and a shorthand of the same group together are an error.
 
@@ -176,7 +176,7 @@ def fit(
                 finished = _begin(loop, settings, folder, mesh, method=method, known=known)
                 listeners = _listeners(loop, settings, mesh)
                 if not finished:
-                    train(loop, epochs, folder, listeners, show=settings.reporting.progress and mesh.leads)
+                    train(loop, epochs, folder, listeners, verbose=settings.reporting.verbose and mesh.leads)
                     conclude(loop, history, folder)
             if not finished:
                 _make_members(plan, ensemble, feeds.data, settings.precision)

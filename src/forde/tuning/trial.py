@@ -68,7 +68,7 @@ class Training:
             # What fit measures after each epoch, on perturbed samples; the members end as after the last epoch.
             validation=Validation(mixed, restore_best=False),
             batches=Batching(augmentation=Augmentation() if self.augment else None),
-            reporting=Reporting(progress=False, diagnostics_every=0),
+            reporting=Reporting(verbose=False, diagnostics_every=0),
             checkpoint=Checkpointing(minutes=5, keep=1),
             **optimizer_options(usual_optimizer(self.data.description.n_classes), rate, self.epochs, chosen),
         )  # fmt: skip

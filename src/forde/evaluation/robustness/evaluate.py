@@ -61,7 +61,7 @@ def evaluate_robustness(
     n_bootstrap: int = 200,
     seed: int = 0,
     loaders: int | None = None,
-    progress: bool = True,
+    verbose: bool = True,
     on_cell: Callable[[CellDone], None] | None = None,
     dtype: torch.dtype | None = None,
 ) -> RobustnessResult:
@@ -87,7 +87,7 @@ def evaluate_robustness(
         n_bootstrap: resamples of images for the standard errors.
         seed: of the resamples.
         loaders: threads that load cells ahead; default 1 on a CPU, up to 8 elsewhere.
-        progress: a bar, if on a terminal with rich installed.
+        verbose: a bar on a terminal with rich installed, or in a notebook.
         on_cell: called after each cell; an exception it raises stops the evaluation, and finished cells are kept.
         dtype: the old way to give the precision; `torch.bfloat16` is `precision="bf16"`.
 
@@ -121,7 +121,7 @@ def evaluate_robustness(
     writes: list[Future[None]] = []
     with (
         predicting(model, transform=prepare, outputs=outputs, dtype=autocast, device=where) as outputs_of,
-        progress_bar(len(cells), "evaluating", show=progress) as advance,
+        progress_bar(len(cells), "evaluating", show=verbose) as advance,
         ThreadPoolExecutor(1) as writer,  # leaving it waits for what is still to be written
         closing(ahead(lambda cell: ready_cell(cell, store, run, where), cells, threads)) as loaded,
     ):

@@ -42,7 +42,7 @@ def evaluate_run(
     seed: int = 0,
     n_bootstrap: int = 200,
     data_dir: str | Path | None = None,
-    progress: bool = True,
+    verbose: bool = True,
     on_cell: Callable[[CellDone], None] | None = None,
 ) -> RunScores:
     """Evaluate a run, and keep scores and members' predictions in `folder/evaluation`.
@@ -72,7 +72,7 @@ def evaluate_run(
     where = Path(folder) / FOLDER
     with explaining_writes(where, "choose a writable folder"):
         make_folder(where)
-    common: dict[str, Any] = {"n_bootstrap": n_bootstrap, "seed": seed, "progress": progress, "on_cell": on_cell}
+    common: dict[str, Any] = {"n_bootstrap": n_bootstrap, "seed": seed, "verbose": verbose, "on_cell": on_cell}
     sources = dict.fromkeys(names, f"shifted in standard units (seed {seed})")
     transform, inputs = inputs_of(run, data)
     if not run.inputs.n_classes:

@@ -33,7 +33,7 @@ def evaluate_quantities(
     *,
     n_bootstrap: int,
     seed: int,
-    progress: bool = True,
+    verbose: bool = True,
     on_cell: Callable[[CellDone], None] | None = None,
 ) -> RobustnessResult:
     """Scores of clean rows, the first cell, and of shifted ones; predictions are kept in `folder`.
@@ -45,7 +45,7 @@ def evaluate_quantities(
     draws = resampler("bootstrap", n_bootstrap, seed, torch.device("cpu"))
     sums = {}
     contents = {}
-    with progress_bar(len(every), "evaluating", show=progress) as advance:
+    with progress_bar(len(every), "evaluating", show=verbose) as advance:
         for done, cell in enumerate(every, start=1):
             saved, contents[cell.name], reused = quantities_of(ensemble, cell, folder, to_units)
             rows = saved.terms()
