@@ -57,6 +57,7 @@ class TestLeftOut:
             "holdout",
         ]
         assert chosen("auto", 100, method("swag")) is None
+        assert [chosen("auto", n, Method(), needed=True) for n in (4, 5)] == [None, "out-of-fold"]
 
     def test_what_cannot_be_is_refused(self) -> None:
         X, y = line(60)
@@ -64,7 +65,7 @@ class TestLeftOut:
             ({"calibration": "folds"}, "unknown calibration 'folds'"),
             ({"calibration": "out-of-fold", "method": "swag"}, "rows cannot be left out"),
             ({"calibration": "holdout", "validation_fraction": 0.001}, "holds out 0"),
-            ({"calibration": "holdout", "validation_fraction": 1}, "holds out 0"),
+            ({"calibration": "holdout", "validation_fraction": 1}, "validation_fraction is 1, but a share between"),
         ):
             with pytest.raises(FordeError, match=message):
                 FordeRegressor(**{**QUICK, **options}).fit(X, y)
@@ -100,6 +101,15 @@ class TestScales:
             assert math.log(float(found.scale[k])) == pytest.approx(best.x, abs=2e-3)
             total += best.fun
         assert found.nll == pytest.approx(total, abs=1e-5)
+
+    def test_rows_that_nobody_judges_are_left_out(self) -> None:
+        prediction, y, weights = self.mixture()
+        weights[:, 30:] = 0
+        found = calibrated(prediction, y, weights)
+        part = RegressionPrediction(prediction.member_means[:, :30], prediction.member_variances[:, :30])
+        expected = calibrated(part, y[:30], weights[:, :30])
+        torch.testing.assert_close(found.scale, expected.scale)
+        assert found.nll == pytest.approx(expected.nll)
 
     def test_a_temperature_minimises_the_likelihood_of_the_labels(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -199,12 +209,14 @@ class TestFit:
         # Folds are drawn by class, so that labels of rows without weight decide who sees others.
         options = {**QUICK, "epochs": 8, "calibration": None if estimator is FordeClassifier else "auto"}
         found = [estimator(5, **options).fit(X, labels, weights) for labels in (y, wrong_y)]
+        if estimator is FordeRegressor:
+            assert found[0].noise_scale_ != 1, "rows that count calibrate it"
         np.testing.assert_allclose(*(model.predict_uncertainty(X).total for model in found), rtol=1e-5)
 
     @BOTH
     def test_wrong_weights_are_refused(self, estimator: type) -> None:
         X, y = line(20)
-        for weights, message in ((np.zeros(20), "is 0|non-zero"), (-np.ones(20), "[Nn]egative")):
+        for weights, message in ((np.zeros(20), "is zero"), (-np.ones(20), r"of row 0 is -1\.0")):
             with pytest.raises(ValueError, match=message):
                 estimator(2, **QUICK, epochs=1).fit(X, y > 0, weights)
 
@@ -218,8 +230,8 @@ class TestThreads:
         before, asked = torch.get_num_threads(), []
         monkeypatch.setattr("forde.estimators.threads.torch.set_num_threads", asked.append)
         estimator(2, **QUICK, epochs=1).fit(X, y > 0).predict(X)
-        assert asked == [1, before, 1, before]
+        assert asked == [1, before] * 3, "training, importances, prediction"
         asked.clear()
         with pytest.raises(FordeError):
-            estimator(2, **QUICK, epochs=0, n_jobs=3).fit(X, y > 0)
+            estimator(2, **QUICK, epochs=1, device="abacus", n_jobs=3).fit(X, y > 0)
         assert asked == [3, before]

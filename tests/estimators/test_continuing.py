@@ -39,7 +39,8 @@ def test_warm_members_leave_out_the_rows_that_they_had_left_out(estimator: type)
     """Otherwise they would be judged by rows that they know, and calibrated too well."""
     X, _ = rows(80)
     y = np.random.default_rng(1).integers(0, 2, 80)  # chance, which can be learned by heart only
-    model = estimator(**{**QUICK, "n_estimators": 5, "random_state": None}, warm_start=True).fit(X, y)
+    state = np.random.RandomState(0)  # which has moved on when the next fit begins
+    model = estimator(**{**QUICK, "n_estimators": 5, "random_state": state}, warm_start=True).fit(X, y)
     for _ in range(3):
         model.fit(X, y)
     best = np.nanmin(model.history_["validation_calibrated_nll"])
@@ -120,6 +121,9 @@ def test_what_cannot_go_on_is_refused() -> None:
         classifier.fit(X, y + 1)
     with pytest.raises(FordeError, match="label '2' is not among the classes"):
         classifier.partial_fit(X, y + 1)
+    with pytest.raises(FordeError, match="classes are '0', '2', but training goes on with '0', '1'"):
+        classifier.partial_fit(X, y, classes=[0, 2])
+    assert classifier.partial_fit(X, y, classes=[1, 0]).score(X, y) > 0.5
     with pytest.raises(FordeError, match="n_estimators is 4"):
         classifier.set_params(n_estimators=4).fit(X, y)
     with pytest.raises(FordeError, match="pass as many as before"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.integrate import quad
+from scipy.optimize import brentq
 from scipy.stats import kstest, norm
 
 from forde import FordeError, FordeRegressor
@@ -49,6 +50,21 @@ def test_an_interval_is_that_of_the_mixture() -> None:
     assert APART.interval(0.95)[1][0] < gaussian - 1, "two peaks have shorter tails than a Gaussian of their variance"
 
 
+def test_quantiles_invert_the_distribution_function() -> None:
+    levels = [0.01, 0.2, 0.5, 0.97]
+    found = APART.quantiles(levels)
+    for row in range(2):
+        std = np.sqrt(APART.variances[:, row])
+        for level, quantile in zip(levels, found[row], strict=True):
+
+            def above(y: float, row: int = row, std: np.ndarray = std, level: float = level) -> float:
+                return float(norm.cdf(y, APART.means[:, row], std).mean()) - level
+
+            assert quantile == pytest.approx(brentq(above, -20, 20, xtol=1e-12), abs=1e-9)
+    np.testing.assert_array_equal(APART.quantiles(0.2), found[:, 1])
+    np.testing.assert_array_equal(APART.interval(np.float32(0.5))[0], APART.quantiles(0.25))
+
+
 def test_draws_are_of_the_mixture() -> None:
     draws = APART.sample(4000, random_state=0)
     assert draws.shape == (2, 4000)
@@ -81,7 +97,11 @@ def test_everything_is_in_units_and_in_the_shape_of_the_targets(
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(FordeError, match="confidence is 95, but a share between 0 and 1"):
         APART.interval(95)
-    with pytest.raises(FordeError, match=r"level is 1\.5,"):
-        APART.quantiles([0.5, 1.5])
+    for wrong in ([0.5, 1.5], 95, [], ["0.5"], None, [[0.5]]):
+        with pytest.raises(FordeError, match=r"quantiles are .*, but shares between 0 and 1"):
+            APART.quantiles(wrong)  # type: ignore[arg-type]
+    for wrong in (0, -1, 2.5):
+        with pytest.raises(FordeError, match=r"n_samples is .*, but a whole number of at least 1"):
+            APART.sample(wrong)  # type: ignore[arg-type]
     with pytest.raises(FordeError, match=r"y has shape \[3\], but \[2\]"):
         APART.cdf(np.zeros(3))

@@ -41,7 +41,7 @@ def check_is_header(names: Sequence[str], path: Path) -> None:
     >>> check_is_header(["0", "1", "2"], Path("a.csv"))
     """
     given = [name for name in names if name]
-    others = [name for name in given if not _is_number(name)]
+    others = [name for name in given if not is_number(name)]
     if given and not others and (len(given) < _LEAST_NUMBERED or given != [str(n) for n in range(len(given))]):
         shown = ",".join(names[:5]) + (",..." if len(names) > 5 else "")
         raise FordeError(
@@ -67,7 +67,12 @@ def warn_of_index(features: Sequence[str], path: Path) -> None:
             return
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a cell's text is one.
+
+    >>> is_number("1e-3"), is_number("one")
+    (True, False)
+    """
     try:
         float(text)
     except ValueError:

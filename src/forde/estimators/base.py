@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -13,12 +14,22 @@ from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, check_X_y, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
 from torch import Tensor, nn
 
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
-from forde.estimators.columns import Preprocessor, checked, has_text, make_preprocessor, refuse_text
+from forde.estimators.columns import (
+    Preprocessor,
+    as_numbers,
+    checked,
+    is_frame,
+    make_preprocessor,
+    origins,
+    refuse_text,
+    warn_of_new_values,
+)
+from forde.estimators.importances import mean_gradients
 from forde.estimators.left_out import Calibration, chosen, left_out
 from forde.estimators.threads import torch_threads
 from forde.estimators.training import Options, Start, train
@@ -34,6 +45,8 @@ NetworkFactory = Callable[[int, int], nn.Module]
 BATCHES = 8
 """Steps in an epoch of a small table: a step of ten small networks costs about as much for 200 rows as for 30."""
 SMALLEST_BATCH, LARGEST_BATCH = 32, 200
+MOST_JUDGED = 500
+"""Training rows, evenly spaced, that `feature_importances_` is the mean over; it takes a fraction of an epoch."""
 
 
 class TabularEnsemble(BaseEstimator):
@@ -45,6 +58,7 @@ class TabularEnsemble(BaseEstimator):
     history_: History
     n_epochs_: int
     calibration_: Calibration | None
+    feature_importances_: Array
     _start: Start
     """Where training could go on."""
     _seed: int
@@ -98,32 +112,48 @@ class TabularEnsemble(BaseEstimator):
 
     def _checked_rows(self, X: Any, y: Any, *, reset: bool, **of_targets: Any) -> tuple[Array, Array]:
         """Rows as numbers `[N, D']` and targets, checked; with `reset` the table's columns are learned anew."""
-        fills = checked(self.feature_preprocessing) is not None
         if reset:
             self.preprocessor_ = None
-        if not fills:
-            refuse_text(X)
-        if fills and (has_text(X) if reset else isinstance(self.preprocessor_, ColumnTransformer)):
+        fills = checked(self.feature_preprocessing) is not None if reset else self.preprocessor_ is not None
+        if fills and is_frame(X):
             X, y = validate_data(self, X, y, skip_check_array=True, reset=reset)
-            X = self._as_numbers(X, reset=reset)
-            return check_X_y(X, y, dtype=np.float64, ensure_min_samples=2, **of_targets)
+            return check_X_y(self._as_numbers(X, reset=reset), y, dtype=np.float64, ensure_min_samples=2, **of_targets)
+        self._refuse_text(X)
         finite = "allow-nan" if fills else True
         X, y = validate_data(
             self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_all_finite=finite, reset=reset, **of_targets
         )
         return (self._as_numbers(X, reset=reset) if fills else X), y
 
-    def _as_numbers(self, X: Any, *, reset: bool) -> Array:
-        """Rows as the preprocessor makes them, which is fitted to these with `reset`."""
-        if reset:
-            self.preprocessor_ = make_preprocessor(X).fit(X)
-        elif isinstance(self.preprocessor_, ColumnTransformer) and not hasattr(X, "iloc"):
+    def _rows(self, X: Any) -> Array:
+        """Rows to predict for, as numbers `[N, D']`."""
+        if self.preprocessor_ is not None and is_frame(X):
+            X = validate_data(self, X, skip_check_array=True, reset=False)
+            return check_array(self._as_numbers(X, reset=False))
+        self._refuse_text(X)
+        finite = True if self.preprocessor_ is None else "allow-nan"
+        X = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)
+        return X if self.preprocessor_ is None else self._as_numbers(X, reset=False)
+
+    def _refuse_text(self, X: Any) -> None:
+        """Stop where there may be text that nothing makes numbers of."""
+        if isinstance(self.preprocessor_, ColumnTransformer):
             raise FordeError(
                 "the training table was a data frame with columns of text, so its columns are known by their kind; "
                 "pass a data frame with the same columns."
             )
+        refuse_text(X)
+
+    def _as_numbers(self, X: Any, *, reset: bool) -> Array:
+        """Rows as the preprocessor makes them, which is fitted to these with `reset`."""
+        if reset:
+            self.preprocessor_ = make_preprocessor(X)
         assert self.preprocessor_ is not None
-        numbers: Array = self.preprocessor_.transform(X)
+        by_kind = isinstance(self.preprocessor_, ColumnTransformer)
+        X = as_numbers(X) if is_frame(X) and not by_kind else X
+        numbers: Array = self.preprocessor_.fit_transform(X) if reset else self.preprocessor_.transform(X)
+        if by_kind and not reset:
+            warn_of_new_values(self.preprocessor_, X)
         return numbers
 
     def _train(
@@ -150,14 +180,14 @@ class TabularEnsemble(BaseEstimator):
         method = self._method()
         if not goes_on:
             self._begin(X)
-        calibration = None if in_parts else chosen(self.calibration, len(y), method)
+        calibration = None if in_parts else chosen(self.calibration, len(y), method, needed=self.early_stopping)
         # Where training goes on, members leave out what they left out before.
         seed = self._seed + (self.n_epochs_ if goes_on and in_parts else 0)
         rows = left_out(
             calibration, len(y), self.n_estimators, share=self.validation_fraction, seed=self._seed, labels=labels
         )
         if not goes_on:
-            self.input_scaler_ = StandardScaler().fit(X[rows.trained], sample_weight=_part(weights, rows.trained))
+            self.input_scaler_ = _scaler().fit(X[rows.trained], sample_weight=_part(weights, rows.trained))
         options = Options(
             self.n_estimators,
             method,
@@ -182,7 +212,7 @@ class TabularEnsemble(BaseEstimator):
                 start=self._start if goes_on else None,
             )
         self._start = trained.start if in_parts else replace(trained.start, moments=None)
-        self.ensemble_, self.history_ = trained.ensemble, trained.history
+        self.ensemble_, self.history_ = trained.ensemble.eval(), trained.history
         self.n_epochs_ = trained.n_epochs + (self.n_epochs_ if goes_on else 0)
         if not in_parts:
             self.calibration_ = calibration
@@ -190,13 +220,33 @@ class TabularEnsemble(BaseEstimator):
             self.calibration_ = None
         return None if trained.calibrated is None else trained.calibrated.scale
 
+    def _importances(self, X: Any) -> Array:
+        """Mean lengths of the gradients for rows as the user gave them `[N, D]` → `[Q, D]`."""
+        check_is_fitted(self)
+        return self._mean_gradients(self._rows(X))
+
+    def _mean_gradients(self, X: Array, weights: Array | None = None) -> Array:
+        """The same for rows as numbers `[N, D']` that count by their weights `[N]`."""
+        columns = origins(self.preprocessor_, self.n_features_in_)
+        with torch_threads(self.n_jobs):
+            return mean_gradients(
+                self.ensemble_, self.input_scaler_.transform(X), self._differentiated, columns, weights
+            )
+
+    @abstractmethod
+    def _differentiated(self, prediction: Any) -> Tensor:
+        """f `[N, Q]` of the core's prediction, in standardised units."""
+
+    def _set_importances(self, X: Array, weights: Array | None) -> None:
+        rows = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
+        rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_JUDGED)).astype(int)]
+        found = self._mean_gradients(X[rows], _part(weights, rows)).sum(0)
+        self.feature_importances_ = found / (found.sum() or 1.0)
+
     def _begin(self, X: Array) -> None:
         """Refuse what no ensemble can be trained on, and draw the seed."""
         if not np.ptp(X, axis=0).any():
             raise FordeError("every column of X is constant, but at least one that varies was expected; add a feature.")
-        count = self.n_estimators
-        if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 1:
-            raise FordeError(f"n_estimators is {count!r}, but a whole number of at least 1 was expected.")
         self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _goes_on(self, n_members: int) -> bool:
@@ -239,8 +289,6 @@ class TabularEnsemble(BaseEstimator):
     def _network(self, n_inputs: int, n_outputs: int) -> nn.Module:
         if self.network is not None:
             return self.network(n_inputs, n_outputs)
-        if not isinstance(self.hidden, Iterable):
-            raise FordeError(f"hidden is {self.hidden!r}, but a sequence of layer sizes was expected, as in (64, 64).")
         return MLP(n_inputs, self.hidden, n_outputs, batch_norm=self.batch_norm)
 
     def _outputs(self, X: Any) -> Any:
@@ -250,29 +298,15 @@ class TabularEnsemble(BaseEstimator):
         with torch_threads(self.n_jobs):
             return self.ensemble_.predict(self.input_scaler_.transform(X))
 
-    def _rows(self, X: Any) -> Array:
-        """Rows to predict for, as numbers `[N, D']`."""
-        if isinstance(self.preprocessor_, ColumnTransformer):
-            X = self._as_numbers(validate_data(self, X, skip_check_array=True, reset=False), reset=False)
-            return check_array(X, dtype=np.float64)
-        finite = True if self.preprocessor_ is None else "allow-nan"
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)
-        return X if self.preprocessor_ is None else self._as_numbers(X, reset=False)
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.feature_preprocessing == "auto"
         return tags
 
 
-def row_weights(sample_weight: Any, X: Array) -> Array | None:
-    """Weights `[N]` that are all right; None where every row counts the same."""
-    if sample_weight is None:
-        return None
-    weights: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if not weights.any():
-        raise FordeError("every sample_weight is 0, so no row counts; give some rows a positive weight.")
-    return weights
+def _scaler() -> StandardScaler:
+    """One whose result is an array, whatever scikit-learn is told to give its users."""
+    return StandardScaler().set_output(transform="default")
 
 
 def _part(weights: Array | None, index: Array) -> Array | None:

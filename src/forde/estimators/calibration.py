@@ -57,9 +57,10 @@ def calibrated(prediction: Prediction, y: Tensor, weights: Tensor, *, known_nois
             logits.gather(0, members.expand(-1, -1, logits.shape[-1])), y.long(), there, len(weights)
         )
     of_row = weights.amax(0).double()
+    counting = int((of_row > 0).sum())
 
     def objective(log_scales: Tensor) -> Tensor:
-        return (nll_at(log_scales) * of_row[:, None]).sum(1) / of_row.sum() + log_scales.square() / (2 * len(y))
+        return (nll_at(log_scales) * of_row[:, None]).sum(1) / of_row.sum() + log_scales.square() / (2 * counting)
 
     if known_noise:
         nll = objective(torch.zeros(1, 1, dtype=torch.float64))[0]
@@ -138,7 +139,8 @@ def _of_mixture(log_prob: Tensor, there: Tensor, n_members: int) -> Tensor:
     log_mean = log_prob.masked_fill(~there, -math.inf).logsumexp(1) - k.log()
     ratio = (log_prob - log_mean.unsqueeze(1)).masked_fill(~there, 0.0).exp()
     variance = (ratio - 1).square().sum(1) / (k - 1).clamp_min(1)
-    return -log_mean - 0.5 * variance * (1 / k - 1 / n_members)
+    nll = -log_mean - 0.5 * variance * (1 / k - 1 / n_members)
+    return nll.masked_fill(k == 0, 0.0)
 
 
 def _minimised(objective: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

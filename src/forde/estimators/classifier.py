@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from forde.errors import FordeError
-from forde.estimators.base import Array, NetworkFactory, TabularEnsemble, row_weights
+from forde.estimators.base import Array, NetworkFactory, TabularEnsemble
 from forde.estimators.calibration import with_temperature
+from forde.estimators.options import check_options
+from forde.estimators.targets import as_labels, refuse_missing, row_weights
 from forde.estimators.uncertainty import Uncertainty
 from forde.likelihoods import Classification
 from forde.methods import Method
@@ -53,7 +53,8 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
             these are predicted by the members that left them out, so that all rows are used and nothing is trained
             twice. `"holdout"`: all members leave out `validation_fraction` of the rows. None: members are trained on
             all rows for all epochs, and predict as they are. `"auto"`: out of fold for 40 to 10,000 rows, a holdout for
-            more, None for fewer, and None for methods that make their members of one network.
+            more, None for fewer (with `early_stopping`, for fewer than 5), and None for methods that make their members
+            of one network.
         validation_fraction: the share of the rows that a holdout takes.
         early_stopping: end training after `n_iter_no_change` epochs in which rows that members have not seen were
             predicted no better. Without it all epochs are run, and the best one's members are kept all the same.
@@ -72,6 +73,8 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
         ensemble_: the trained `forde.Ensemble`; it takes standardised rows,
             `input_scaler_.transform(preprocessor_.transform(X))`.
         history_: a `forde.History`, one record per epoch.
+        feature_importances_: how much predictions depend on each column, from gradients `[D]`, of sum 1; for up to 500
+            of the training rows. `feature_importances(X)` has them for each class, for rows of one's own.
         preprocessor_: scikit-learn's transformer that makes numbers of the columns, fitted; None where nobody asked.
         input_scaler_: the fitted `StandardScaler`, of what the preprocessor makes.
         n_features_in_, feature_names_in_: D, and the columns' names where a data frame was given.
@@ -145,52 +148,75 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
         Args:
             sample_weight: how much each row counts `[N]`, all the same if left out.
         """
+        check_options(self)
         goes_on = self._goes_on(self.n_estimators)
-        X, y = self._checked_rows(X, y, reset=not goes_on)
-        y = _as_labels(y)
+        X, y = self._checked_labels(X, y, reset=not goes_on)
         classes = np.unique(y)
         if goes_on and not np.array_equal(classes, self.classes_):
             raise FordeError("warm_start goes on with the classes that there are, but y has others; use partial_fit.")
-        self.classes_ = classes
         if len(classes) < 2:
             raise FordeError(
                 f"all {len(y)} labels are of one class, '{classes[0]}', but at least 2 classes were expected; "
                 "add rows of another class."
             )
-        temperature = self._train_on(X, y, row_weights(sample_weight, X), goes_on=goes_on)
-        self.temperature_ = 1.0 if temperature is None else float(temperature)
-        return self
+        self.classes_ = classes
+        return self._train_on(X, y, sample_weight, goes_on=goes_on)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """One epoch on these rows, for tables that come in parts; predictions are calibrated as they were, or not.
 
-        Columns are standardised as those of the first part, so that it should be like the others.
+        `epochs`, `calibration` and `early_stopping` are for `fit`. Columns are standardised as those of the first part,
+        and their text has its values, so that it should be like the others. `class_weight="balanced"` balances each
+        part.
 
         Args:
             classes: all labels that will come, needed in the first call.
             sample_weight: how much each row counts `[N]`, all the same if left out.
         """
+        check_options(self)
         goes_on = hasattr(self, "ensemble_")
         if not goes_on and classes is None:
             raise FordeError("the first partial_fit does not say which classes will come; pass classes=np.unique(y).")
-        X, y = self._checked_rows(X, y, reset=not goes_on)
-        y = _as_labels(y)
-        self.classes_ = self.classes_ if goes_on else np.unique(classes)
-        unknown = np.setdiff1d(y, self.classes_)
+        known = self.classes_ if goes_on else np.unique(classes)
+        if goes_on and classes is not None and not np.array_equal(np.unique(classes), known):
+            raise FordeError(
+                f"classes are {_listed(np.unique(classes))}, but training goes on with {_listed(known)}; leave classes "
+                "out, or begin with a new estimator."
+            )
+        X, y = self._checked_labels(X, y, reset=not goes_on)
+        unknown = np.setdiff1d(y, known)
         if len(unknown):
             raise FordeError(f"label '{unknown[0]}' is not among the classes of the first partial_fit or fit.")
-        self._train_on(X, y, row_weights(sample_weight, X), goes_on=goes_on, in_parts=True)
-        self.temperature_ = self.temperature_ if goes_on else 1.0
-        return self
+        self.classes_ = known
+        return self._train_on(X, y, sample_weight, goes_on=goes_on, in_parts=True)
 
-    def _train_on(self, X: Array, y: Array, weights: Array | None, **how: bool) -> Tensor | None:
+    def _checked_labels(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
+        refuse_missing(y)
+        X, y = self._checked_rows(X, y, reset=reset)
+        return X, as_labels(y)
+
+    def _train_on(self, X: Array, y: Array, sample_weight: Any, *, goes_on: bool, in_parts: bool = False) -> Self:
+        weights = row_weights(sample_weight, len(y))
         if self.class_weight is not None:
+            if isinstance(self.class_weight, Mapping):
+                _refuse_other_labels(self.class_weight, self.classes_)
             of_classes = compute_sample_weight(self.class_weight, y)
             weights = of_classes if weights is None else weights * of_classes
         labels = np.searchsorted(self.classes_, y)
-        return self._train(
-            X, labels, weights, likelihood=Classification(), n_outputs=len(self.classes_), labels=labels, **how
+        found = self._train(
+            X,
+            labels,
+            weights,
+            likelihood=Classification(),
+            n_outputs=len(self.classes_),
+            labels=labels,
+            goes_on=goes_on,
+            in_parts=in_parts,
         )
+        if not (in_parts and goes_on):
+            self.temperature_ = 1.0 if found is None else float(found)
+        self._set_importances(X, weights)
+        return self
 
     def predict_proba(self, X: Any) -> Array:
         """Mean of the members' class probabilities `[N, C]`, columns in the order of `classes_`."""
@@ -210,13 +236,35 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
         prediction = self._predicted(X)
         return Uncertainty(prediction.total.numpy(), prediction.aleatoric.numpy(), prediction.epistemic.numpy())
 
+    def feature_importances(self, X: Any) -> Array:
+        """How much each class's probability changes with each column, on average over rows `[N, D]`: `[C, D]`.
+
+        I_cd = (1/N) Σ_n |∂p̄_c(x_n) / ∂x̃_d|, with x̃_d column d in units of its standard deviation in training. For a
+        column that became several (text, gaps), it is the length of the gradient by these.
+
+        >>> X = np.random.default_rng(0).normal(size=(80, 3))
+        >>> classifier = FordeClassifier(n_estimators=3, random_state=0).fit(X, X[:, 1] > 0)
+        >>> classifier.feature_importances(X).shape, int(classifier.feature_importances_.argmax())
+        ((2, 3), 1)
+        """
+        return self._importances(X)
+
+    def _differentiated(self, prediction: Any) -> Tensor:
+        return with_temperature(prediction, self.temperature_).probs
+
     def _predicted(self, X: Any) -> ClassificationPrediction:
         """The prediction at the temperature that was found."""
         return with_temperature(self._outputs(X), self.temperature_)
 
 
-def _as_labels(y: Array) -> Array:
-    """Labels `[N]` of any kind."""
-    y = column_or_1d(y, warn=True)
-    check_classification_targets(y)
-    return y
+def _refuse_other_labels(class_weight: Mapping[Any, float], classes: Array) -> None:
+    """Stop at a label that there is not, where another one has no weight: one is meant and another is written."""
+    named, known = set(class_weight), set(classes.tolist())
+    if known - named and named - known:
+        raise FordeError(
+            f"class_weight names '{next(iter(named - known))}', but the labels are {_listed(classes)}; name these."
+        )
+
+
+def _listed(classes: Array) -> str:
+    return ", ".join(f"'{label}'" for label in classes)

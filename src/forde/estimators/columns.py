@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
-from sklearn.preprocessing import OneHotEncoder
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
+from forde.data.csv_header import is_number
 from forde.errors import FordeError, unknown_name
 
 Preprocessor = Any
@@ -27,18 +32,31 @@ def checked(preprocessing: str | None) -> str | None:
     return preprocessing
 
 
+def is_frame(X: Any) -> bool:
+    """Whether it is a data frame: of pandas, polars, or one that is used like these."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
 def has_text(X: Any) -> bool:
     """Whether it is a data frame with columns that are no numbers."""
-    return hasattr(X, "dtypes") and hasattr(X, "iloc") and not all(_is_number(X.iloc[:, i]) for i in range(X.shape[1]))
+    return is_frame(X) and any(_is_text(_column(X, i)) for i in range(X.shape[1]))
 
 
 def refuse_text(X: Any) -> None:
     """Stop where text would have to be a number."""
     if has_text(X):
-        name = next(X.columns[i] for i in range(X.shape[1]) if not _is_number(X.iloc[:, i]))
+        name = next(X.columns[i] for i in range(X.shape[1]) if _is_text(_column(X, i)))
         raise FordeError(
             f"column '{name}' holds text, but numbers were expected; pass feature_preprocessing='auto', or make "
             "numbers of it in a pipeline, as with sklearn.preprocessing.OneHotEncoder."
+        )
+    is_array = isinstance(X, np.ndarray) and X.dtype.kind in "OU"
+    values = np.asarray(X, dtype=object) if is_array or isinstance(X, (list, tuple)) else np.empty(0)
+    text = next((value for value in values.flat if isinstance(value, str) and not is_number(value)), None)
+    if text is not None:
+        raise FordeError(
+            f"X holds text, such as '{text}', but an array of numbers was expected; pass a data frame, as "
+            "pandas.DataFrame(X), whose columns of text become numbers."
         )
 
 
@@ -49,16 +67,67 @@ def make_preprocessor(X: Any) -> Preprocessor:
     become a column of 0 and 1 for each value; one that was not there in training has 0 in all, or counts as a rare one.
     """
     numbers = SimpleImputer(add_indicator=True, keep_empty_features=True)
-    if not has_text(X):
-        return numbers
-    number_at = [i for i in range(X.shape[1]) if _is_number(X.iloc[:, i])]
-    text_at = [i for i in range(X.shape[1]) if i not in number_at]
-    for i in text_at:
-        _refuse_dates(X.iloc[:, i])
-    of_text = OneHotEncoder(
+    if has_text(X):
+        text_at = [i for i in range(X.shape[1]) if _is_text(_column(X, i))]
+        number_at = [i for i in range(X.shape[1]) if i not in text_at]
+        parts = [(f"text {i}", make_pipeline(_text(), _encoder()), [i]) for i in text_at]
+        from_frame = FunctionTransformer(as_numbers, feature_names_out="one-to-one")
+        parts += [(NUMBERS, make_pipeline(from_frame, numbers), number_at)]
+        numbers = ColumnTransformer(parts, verbose_feature_names_out=False)
+    # Whatever scikit-learn is told to give its users, what is made here goes on to torch.
+    return numbers.set_output(transform="default")
+
+
+def _text() -> FunctionTransformer:
+    return FunctionTransformer(as_text, feature_names_out="one-to-one")
+
+
+def _encoder() -> OneHotEncoder:
+    return OneHotEncoder(
         handle_unknown="infrequent_if_exist", max_categories=MOST_CATEGORIES, sparse_output=False, dtype=np.float64
     )
-    return ColumnTransformer([*((f"text {i}", of_text, [i]) for i in text_at), (NUMBERS, numbers, number_at)])
+
+
+def as_numbers(X: Any) -> NDArray[np.float64]:
+    """A data frame's columns `[N, D]` as they are, NaN where something is missing."""
+    found = np.full(X.shape, np.nan)
+    for i in range(X.shape[1]):
+        column = _column(X, i)
+        values, there = _values(column)
+        if _is_text(column) and there.any():
+            raise FordeError(
+                f"column '{column.name}' holds text, such as '{values[there][0]}', but held numbers in training; pass "
+                "numbers."
+            )
+        found[there, i] = values[there].astype(np.float64)
+    return found
+
+
+def as_text(X: Any) -> NDArray[np.object_]:
+    """A data frame's columns `[N, D]` as strings, None where something is missing; 1 and 1.0 are both '1'."""
+    found = np.full(X.shape, None, dtype=object)
+    for i in range(X.shape[1]):
+        column = _column(X, i)
+        _is_text(column)  # refuses what is neither text nor number
+        values, there = _values(column)
+        found[there, i] = [_said(value) for value in values[there].tolist()]
+    return found
+
+
+def warn_of_new_values(preprocessor: ColumnTransformer, X: Any) -> None:
+    """One line where a column of text has values that training has not seen."""
+    for name, transformer, columns in preprocessor.transformers_:
+        if not isinstance(transformer, Pipeline) or name == NUMBERS:
+            continue
+        texts = as_text(_part(X, columns))[:, 0]
+        new = sorted(set(texts) - {*transformer[-1].categories_[0], None})
+        if new:
+            of = "the rare values" if transformer[-1].infrequent_categories_[0] is not None else "none of its values"
+            warnings.warn(
+                f"column '{X.columns[columns[0]]}' has a value that was not there in training, '{new[0]}'"
+                f"{f' (and {len(new) - 1} more)' if len(new) > 1 else ''}; it counts as {of}.",
+                stacklevel=2,
+            )
 
 
 def origins(preprocessor: Preprocessor | None, n_features: int) -> NDArray[np.intp]:
@@ -75,20 +144,63 @@ def origins(preprocessor: Preprocessor | None, n_features: int) -> NDArray[np.in
     found = np.empty(max(part.stop for part in preprocessor.output_indices_.values()), dtype=np.intp)
     for name, transformer, columns in preprocessor.transformers_:
         if name in preprocessor.output_indices_ and len(columns):
-            own = origins(transformer, len(columns)) if name == NUMBERS else 0
+            own = origins(transformer[-1], len(columns)) if name == NUMBERS else 0
             found[preprocessor.output_indices_[name]] = np.asarray(columns)[own]
     return found
 
 
-def _is_number(column: Any) -> bool:
-    if column.dtype.kind == "O":  # numbers that pandas holds as objects, as in rows of mixed types
-        return all(isinstance(value, (int, float, np.number)) or value is None for value in column)
-    return column.dtype.kind in "biuf"
+def _column(X: Any, i: int) -> Any:
+    """A column of a data frame, as pandas or polars gives it."""
+    return X.iloc[:, i] if hasattr(X, "iloc") else X[:, i]
 
 
-def _refuse_dates(column: Any) -> None:
-    if column.dtype.kind in "mM":
+def _part(X: Any, columns: list[int]) -> Any:
+    return X.iloc[:, columns] if hasattr(X, "iloc") else X[:, columns]
+
+
+def _values(column: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """A column's values `[N]`, and which are there `[N]`."""
+    if str(column.dtype) == "category":  # of pandas, whose integers would become floats beside a gap
+        column = column.astype(object)
+    missing = (column.isna() if hasattr(column, "isna") else column.is_null()).to_numpy()
+    values = np.asarray(column.to_numpy())
+    if values.dtype.kind == "f":
+        missing = missing | np.isnan(values)
+    return values, ~missing.astype(bool)
+
+
+def _is_text(column: Any) -> bool:
+    """Whether a column is text or categories, and not numbers; an error for anything else."""
+    dtype = str(column.dtype).lower()
+    if dtype.startswith(("category", "categorical", "enum")):
+        return True
+    values, there = _values(column)
+    if values.dtype.kind in "mM":
         raise FordeError(
             f"column '{column.name}' holds dates or durations, and only you know what counts of them; make it numbers, "
             f"as in table['{column.name}'].dt.dayofyear, or leave it out."
         )
+    if values.dtype.kind in "biuf":
+        return False
+    # Objects: text, or numbers that are held as such because of gaps or of rows of mixed types.
+    first: dict[type, Any] = {}
+    for value in values[there].tolist():
+        first.setdefault(type(value), value)
+    texts = [value for value in first.values() if isinstance(value, str)]
+    numbers = [value for value in first.values() if isinstance(value, (Real, Decimal))]
+    others = [value for value in first.values() if not isinstance(value, (str, Real, Decimal))]
+    if others:
+        raise FordeError(
+            f"column '{column.name}' holds values of type {type(others[0]).__name__}, such as {str(others[0])[:40]}, "
+            "but numbers, text or categories were expected; make it one of these, or leave it out."
+        )
+    if texts and numbers:
+        raise FordeError(
+            f"column '{column.name}' mixes text and numbers, such as '{texts[0]}' and {numbers[0]}; make it one of "
+            f"them, as table['{column.name}'].astype(str) does."
+        )
+    return bool(texts) or (not numbers and dtype.startswith("str"))
+
+
+def _said(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

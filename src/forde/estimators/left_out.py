@@ -38,8 +38,11 @@ class LeftOut:
     """[J, M] which members each of these is predicted by: those that have not seen it."""
 
 
-def chosen(calibration: str | None, n_rows: int, method: Method) -> Calibration | None:
+def chosen(calibration: str | None, n_rows: int, method: Method, *, needed: bool = False) -> Calibration | None:
     """What `calibration="auto"` comes to for a table of so many rows; other values are checked and kept.
+
+    Args:
+        needed: whether rows that members have not seen decide on something else as well, so that few rows give some.
 
     >>> chosen("auto", 300, Method()), chosen("auto", 30_000, Method()), chosen("auto", 20, Method())
     ('out-of-fold', 'holdout', None)
@@ -55,7 +58,7 @@ def chosen(calibration: str | None, n_rows: int, method: Method) -> Calibration 
         return None
     if calibration != "auto":
         return calibration  # type: ignore[return-value]
-    if n_rows < FEWEST_ROWS:
+    if n_rows < (FOLDS if needed else FEWEST_ROWS):
         return None
     return "out-of-fold" if n_rows <= MOST_ROWS else "holdout"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from forde.errors import FordeError
+from forde.errors import FordeError, whole_number
 from forde.metrics.regression import gaussian_mixture_nll_per_sample, mixture_cdf, mixture_quantile
 
 Array = NDArray[np.float64]
@@ -56,20 +57,28 @@ class Mixture:
         """The y with F(y) = level, by bisection `[N]` or `[N, K]`."""
         return mixture_quantile(*self._tensors, level).numpy()
 
-    def quantiles(self, levels: Sequence[float]) -> Array:
-        """The same for Q levels `[N, Q]` or `[N, K, Q]`."""
-        return np.stack([self.quantile(level) for level in levels], axis=-1)
+    def quantiles(self, levels: float | Sequence[float]) -> Array:
+        """The same for Q levels `[N, Q]` or `[N, K, Q]`; for a single number `[N]` or `[N, K]`, as of NumPy."""
+        asked = np.asarray(levels)
+        if asked.dtype.kind not in "fi" or asked.ndim > 1 or not asked.size or not ((asked > 0) & (asked < 1)).all():
+            raise FordeError(
+                f"quantiles are {levels!r}, but shares between 0 and 1 were expected; pass [0.05, 0.95] for 5 and 95 %."
+            )
+        return np.stack([self.quantile(float(level)) for level in asked.flat], axis=-1).reshape(
+            *self.means.shape[1:], *asked.shape
+        )
 
     def interval(self, confidence: float = 0.95) -> tuple[Array, Array]:
         """The quantiles (1 ∓ confidence)/2, between which a share `confidence` lies, half of the rest on each side."""
-        if not isinstance(confidence, (int, float)) or not 0 < confidence < 1:
+        if not isinstance(confidence, Real) or not 0 < confidence < 1:
             raise FordeError(
                 f"confidence is {confidence!r}, but a share between 0 and 1 was expected; pass 0.95 for 95 %."
             )
-        return self.quantile((1 - confidence) / 2), self.quantile((1 + confidence) / 2)
+        return self.quantile((1 - float(confidence)) / 2), self.quantile((1 + float(confidence)) / 2)
 
     def sample(self, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> Array:
         """Draws `[N, S]` or `[N, K, S]`: each takes one member for all rows, and noise of its own for each row."""
+        n_samples = whole_number("n_samples", n_samples, at_least=1)
         random = check_random_state(random_state)
         members = random.randint(len(self.means), size=n_samples)
         noise = random.standard_normal((n_samples, *self.means.shape[1:]))
