@@ -104,9 +104,13 @@ class Checkpoints:
         self._unusable.add(int(Path(name).stem))
         log.warning("checkpoint '%s' is passed over: %s", name, reason)
 
-    def clear(self) -> None:
-        """Delete all, once the result of the run is safe."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def clear(self, *, but_newest: bool = False) -> None:
+        """Delete all, or all but the newest one, once the result of the run is safe."""
+        if but_newest:
+            self.keep = 1
+            self._prune()
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _paths(self, serial: int) -> tuple[Path, Path]:
         return self.folder / f"{serial:06d}.safetensors", self.folder / f"{serial:06d}.json"

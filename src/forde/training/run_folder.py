@@ -1,11 +1,12 @@
 """The folder of a run: what it was started with, how it went, where to go on, and what came out.
 
-config.json        settings that decide the result, which a resumed run must share, and how it is carried out
+config.json        settings that decide the result, which a resumed run must share, and how it is carried out; of a
+                   run that was made longer also `first_epochs`, the length that it was started with
 sessions.jsonl     one line for each start: time, command, versions, device, state of the git repository
 metrics.jsonl      one line per epoch
 log.txt            what forde had to say, with a line for each epoch
 lock.json          while a process trains in it: which one
-checkpoints/       while it is running
+checkpoints/       while it is running; of one that can be made longer the last one stays
 ensemble/          when it has finished, as `Ensemble.save` writes it
 last/ or best/     with validation data: `ensemble/` is what `fit` left, the best epoch's or the last one's; the other
 outcome.json       how many epochs it took, why it ended early, and which epoch was the best
@@ -33,6 +34,7 @@ from forde.training.changes import first_change
 from forde.training.checkpoints import Checkpoint, Checkpoints
 from forde.training.configuration import as_format_1, incomparable
 from forde.training.history import Record
+from forde.training.longer import FIRST, Fixed, epochs_of, made_longer, with_epochs
 from forde.training.loop import Loop
 from forde.training.optimizer_state import scale_learning_rate
 from forde.training.options import Checkpointing
@@ -81,12 +83,14 @@ def read_settings(path: Path) -> dict[str, Any]:
 class RunFolder:
     """Keeps a loop's state safe, and finds it again."""
 
-    def __init__(self, folder: str | Path, checkpoint: Checkpointing, *, resume: bool, mesh: Mesh = ALONE) -> None:
-        self.mesh, self.resume = mesh, resume
+    def __init__(
+        self, folder: str | Path, checkpoint: Checkpointing, *, epochs: int, resume: bool, mesh: Mesh = ALONE
+    ) -> None:
+        self.mesh, self.resume, self.epochs = mesh, resume, epochs
         self.folder, self.when = Path(folder), checkpoint
         self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, keep=checkpoint.keep, run="")
         self.metrics: JsonLines | None = None
-        self._epochs = 0
+        self._fixed: Fixed = lambda epochs: None
         self._written = time.monotonic()
         mesh.first(lambda: self._check(resume))
 
@@ -117,15 +121,21 @@ class RunFolder:
     def _open_log(self, stack: ExitStack) -> None:
         with explaining_writes(self.folder, "choose a writable folder"):
             make_folder(self.folder)
-            if not self._has_result():  # which any number of processes may load
+            if not self._has_finished():  # which any number of processes may load
                 stack.enter_context(locked(self.folder))
                 self._check(self.resume)  # again: another process may have been here meanwhile
             stack.enter_context(logged_to(self.folder / LOG))
 
-    def begin(self, decisive: dict[str, Any], how: dict[str, Any], environment: dict[str, Any]) -> None:
-        """Write the settings, or compare them with those that the run was started with."""
+    def begin(
+        self, decisive: dict[str, Any], how: dict[str, Any], environment: dict[str, Any], *, fixed: Fixed
+    ) -> None:
+        """Write the settings, or compare them with those that the run was started with.
+
+        Args:
+            fixed: why a run of so many epochs cannot be made longer.
+        """
+        self._fixed = fixed
         decisive = json.loads(json.dumps(decisive))
-        self._epochs = int(decisive["training"]["epochs"])
         self.checkpoints.run = self.mesh.first(lambda: self._begin(decisive, how, environment))
 
     def _begin(self, decisive: dict[str, Any], how: dict[str, Any], environment: dict[str, Any]) -> str:
@@ -135,11 +145,12 @@ class RunFolder:
                 started_with = self._compare(path, decisive)
             else:
                 started_with = decisive
-                write_whole(
-                    path, (json.dumps({"format": FORMAT, **decisive, "how": described(how)}, indent=2) + "\n").encode()
-                )
+                self._write(path, {"format": FORMAT, **decisive, "how": described(how)})
             append_line(self.folder / SESSIONS, json.dumps(environment))
         return json_name(started_with)
+
+    def _write(self, path: Path, settings: dict[str, Any]) -> None:
+        write_whole(path, (json.dumps(settings, indent=2) + "\n").encode())
 
     def samples_read(self, of: str) -> int | None:
         """How many samples the fingerprint of the data was made of; None where there is none."""
@@ -160,17 +171,38 @@ class RunFolder:
             decisive = as_format_1(decisive, started_with)
         elif incomparable(started_with, decisive):
             log.warning("the run was started under another version of Python, so changes in code are not noticed")
-        if (change := first_change(started_with, decisive)) is not None:
+        before = epochs_of(started_with)
+        if before is not None and before < self.epochs:
+            ended = self._has_finished()  # of its own accord
+            lost = self._has_result() and not ended and not len(self.checkpoints)
+            longer = made_longer(self.folder, stored, decisive, epochs=self.epochs, fixed=self._fixed, lost=lost)
+            if not ended:
+                log.info("the run goes on to %d epochs, where it was started with %d", self.epochs, before)
+                self._write(path, longer)
+        elif (change := first_change(started_with, decisive)) is not None:
             raise FordeError(f"'{self.folder}' was started with {change}.")
-        return started_with
+        # Checkpoints are known by the settings that the run was started with.
+        return with_epochs(started_with, stored[FIRST]) if FIRST in stored else started_with
 
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
-        return self.mesh.first(self._has_result)
+        return self.mesh.first(self._has_finished)
+
+    def _has_finished(self) -> bool:
+        outcome = Outcome.read(self.folder)
+        shorter = outcome is not None and outcome.stopped is None and outcome.epochs < self.epochs
+        return self._has_result() and not shorter
 
     def _has_result(self) -> bool:
         return (self.folder / ENSEMBLE / saving.CONFIG).exists()
+
+    def keeps_last(self, loop: Loop) -> bool:
+        """Whether the checkpoint at the end is of use: for members to be made of it, or for more epochs."""
+        return loop.plan.makes_members or self._may_go_on(loop.stopped)
+
+    def _may_go_on(self, stopped: str | None) -> bool:
+        return self._fixed(self.epochs) is None and stopped is None
 
     def take_up(self, loop: Loop) -> None:
         """Bring the loop to where the run stands: at the newest checkpoint that is whole, or at its beginning."""
@@ -285,9 +317,13 @@ class RunFolder:
         log.info("finished; the ensemble is in '%s'", self.folder / ENSEMBLE)
 
     def _finish(self, ensemble: Ensemble, outcome: Outcome) -> None:
-        outcome.write(self.folder)
-        ensemble.save(self.folder / ENSEMBLE)
-        self.checkpoints.clear()
+        if self._has_result():  # of a shorter run, which the outcome is of until the ensemble is there
+            ensemble.save(self.folder / ENSEMBLE)
+            outcome.write(self.folder)
+        else:
+            outcome.write(self.folder)
+            ensemble.save(self.folder / ENSEMBLE)
+        self.checkpoints.clear(but_newest=self._may_go_on(outcome.stopped))
 
     def load_finished(self, ensemble: Ensemble) -> tuple[list[Record], Outcome]:
         """Load the trained ensemble, and return the records and how the run ended."""
@@ -298,7 +334,7 @@ class RunFolder:
 
     def _load_finished(self, ensemble: Ensemble) -> tuple[list[Record], Outcome]:
         path = self.folder / METRICS
-        records, outcome = read_records(path), Outcome.read(self.folder) or Outcome(self._epochs)
+        records, outcome = read_records(path), Outcome.read(self.folder) or Outcome(self.epochs)
         if len(records) < outcome.epochs:
             log.warning(
                 "'%s' is missing or damaged: %d of %d epochs could be read; the ensemble itself is whole",

@@ -59,8 +59,8 @@ def train(loop: Loop, epochs: int, folder: RunFolder | None, listeners: Listener
             listeners.epoch(record, save)
             if folder is not None:
                 folder.after_epoch(loop, request)
-        if folder is not None and loop.epoch > begun and loop.plan.makes_members:
-            folder.save(loop)  # making members takes a while
+        if folder is not None and loop.epoch > begun and folder.keeps_last(loop):
+            folder.save(loop)
 
 
 def conclude(loop: Loop, history: History, folder: RunFolder | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -88,6 +88,21 @@ class Schedule:
     monitor: str | None = None
     """The value in records that it is told, where it wants one."""
 
+    def fixed(self, length: Length) -> str | None:
+        """Why a run of this length cannot become a longer one, which would have had another schedule; None if it can.
+
+        >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+        >>> Schedule(torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3)).fixed(Length(3, 10))
+        'its CosineAnnealingLR ends with it'
+        >>> Schedule(torch.optim.lr_scheduler.StepLR(optimizer, 30)).fixed(Length(3, 10)) is None
+        True
+        """
+        if self.of_total:
+            return "its learning rate falls over all of its epochs"
+        end = length.times(self.every)
+        ending = next((one for one in _parts(self.scheduler) if any(vars(one).get(n) == end for n in TOTALS)), None)
+        return None if ending is None or end is None else f"its {type(ending).__name__} ends with it"
+
     def after_epoch(self, record: dict[str, float]) -> None:
         """Step it where it is stepped after epochs."""
         if self.every == "step":
@@ -125,6 +140,13 @@ def make_schedule(
         many = "" if times is None else f" ({times} of them)"
         log.info("scheduler: %s is stepped after each step%s", type(scheduler).__name__, many)
     return Schedule(scheduler, every or "epoch", of_total=told, monitor=monitor)
+
+
+def _parts(scheduler: Any) -> Iterator[Any]:
+    """A scheduler, and those that it is put together of."""
+    yield scheduler
+    for part in getattr(scheduler, "_schedulers", ()):
+        yield from _parts(part)
 
 
 def _wants_total(factory: SchedulerFactory) -> bool:

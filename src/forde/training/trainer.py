@@ -239,7 +239,9 @@ def _surroundings(ensemble: Ensemble, settings: Settings) -> Iterator[tuple[Mesh
             stack.enter_context(silent())
         folder = None
         if settings.run is not None:
-            folder = RunFolder(settings.run, settings.checkpoint, resume=settings.resume, mesh=mesh)
+            folder = RunFolder(
+                settings.run, settings.checkpoint, epochs=settings.epochs, resume=settings.resume, mesh=mesh
+            )
             stack.enter_context(folder.logging())
         stack.enter_context(explaining_memory(settings.execution.memory))
         ensemble.to(target)
@@ -354,8 +356,15 @@ def _begin(
     refuse_different_processes({**decisive, "how": described({**how, "device": device.type})}, mesh)
     if folder is None:
         return False
-    folder.begin(decisive, how, environment(loop.ensemble, loop.engine))
+    folder.begin(decisive, how, environment(loop.ensemble, loop.engine), fixed=partial(_fixed, loop))
     return folder.finished
+
+
+def _fixed(loop: Loop, epochs: int) -> str | None:
+    """Why a run of so many epochs cannot become a longer one; None where it can."""
+    if loop.plan.makes_members:
+        return f"{loop.engine.method.name} makes its members when training is done"
+    return None if loop.schedule is None else loop.schedule.fixed(Length(epochs, loop.feed.steps()))
 
 
 def _make_members(plan: Plan, ensemble: Ensemble, feed: Feed, precision: Precision) -> None:

@@ -37,5 +37,6 @@ def optimizer_options(name: str, lr: float, epochs: int, method: Method) -> dict
 
     return {
         "optimizer": lambda parameters: torch.optim.Adam(parameters, lr=lr),
-        "scheduler": lambda optimizer: LambdaLR(optimizer, method_factor(method, epochs, lr)),
+        "scheduler": lambda optimizer, total_steps: LambdaLR(optimizer, method_factor(method, epochs, lr)),
+        "scheduler_every": "epoch",
     }
