@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from forde import FordeClassifier, FordeError, FordeRegressor
 from forde.estimators.columns import MOST_CATEGORIES, make_preprocessor, origins
@@ -122,3 +127,124 @@ def test_a_table_of_numbers_stays_what_it_is() -> None:
     np.testing.assert_array_equal(
         plain.predict(X), FordeRegressor(**QUICK).fit(pd.DataFrame(X), y).predict(pd.DataFrame(X))
     )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pd.array([1, None, 3] * 40, dtype="Int64"),
+        pd.array([True, None, False] * 40, dtype="boolean"),
+        pd.Series([1, None, 2.5] * 40, dtype=object),
+        pd.Series([1, pd.NA, True] * 40, dtype=object),
+        pd.Series([Decimal("1.5"), None, Decimal(2)] * 40),
+        pd.array([1, None, 3] * 40, dtype="int64[pyarrow]"),
+    ],
+    ids=["Int64", "boolean", "objects", "objects with NA", "decimals", "arrow"],
+)
+def test_numbers_of_any_kind(given: Any) -> None:
+    table, bought = people()
+    model = FordeClassifier(**QUICK).fit(table.assign(given=given), bought)
+    assert "missingindicator_given" in model.preprocessor_.get_feature_names_out()
+    numbers = model.preprocessor_.transform(table.assign(given=given))
+    expected = [np.nan if value is None or value is pd.NA else float(value) for value in given]
+    place = list(model.preprocessor_.get_feature_names_out()).index("given")
+    np.testing.assert_allclose(numbers[:, place], np.where(np.isnan(expected), np.nanmean(expected), expected))
+    alone = FordeClassifier(**QUICK).fit(pd.DataFrame({"given": given, "age": table["age"]}), bought)
+    assert not hasattr(alone.preprocessor_, "transformers_"), "no text"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pd.array(["a", pd.NA, "b"] * 40, dtype="string"),
+        pd.array(["a", None, "b"] * 40, dtype="string[pyarrow]"),
+        pd.Series(["a", None, "b"] * 40, dtype=object),
+        pd.Categorical(["a", None, "b"] * 40),
+        pd.Categorical([1, None, 2] * 40),
+    ],
+    ids=["string", "arrow", "objects", "categories", "categories of integers"],
+)
+def test_text_of_any_kind(given: Any) -> None:
+    """A gap is a value of its own, and a single row may have nothing else."""
+    table, bought = people()
+    table = table.assign(city=given)
+    model = FordeClassifier(**QUICK).fit(table, bought)
+    assert model.ensemble_.members[0].body[0].in_features == 3 + 2 + 4
+    together = model.predict_proba(table)
+    for row in range(3):
+        np.testing.assert_allclose(model.predict_proba(table.iloc[[row]]), together[[row]], rtol=1e-10)
+    gap = pd.DataFrame({**table.iloc[[1]].to_dict("list"), "city": [np.nan]})
+    np.testing.assert_allclose(model.predict_proba(gap), together[[1]], rtol=1e-10)
+
+
+def test_categories_of_integers_are_known_without_their_type() -> None:
+    table, bought = people()
+    table = table.assign(floor=pd.Categorical([1, 2, 3] * 40))
+    model = FordeClassifier(**QUICK).fit(table, bought)
+    for floor in ([1, 2, 3], [1.0, 2.0, 3.0], ["1", "2", "3"]):
+        np.testing.assert_array_equal(model.predict_proba(table.assign(floor=floor * 40)), model.predict_proba(table))
+
+
+def test_polars_frames() -> None:
+    table, bought = people()
+    table["children"] = table["children"].astype(float)
+    polars = pytest.importorskip("polars")
+    same = polars.from_pandas(table)
+    model, expected = FordeClassifier(**QUICK).fit(same, polars.Series(bought)), FordeClassifier(**QUICK)
+    expected.fit(table, bought)
+    assert list(model.feature_names_in_) == list(table.columns)
+    np.testing.assert_array_equal(model.predict_proba(same), expected.predict_proba(table))
+    np.testing.assert_array_equal(model.predict_proba(table), expected.predict_proba(same))
+    np.testing.assert_array_equal(model.feature_importances_, expected.feature_importances_)
+    with pytest.raises(ValueError, match="same order"):
+        model.predict(same.select(sorted(same.columns)))
+    regressor = FordeRegressor(**QUICK).fit(same, same["children"], polars.Series([1.0, 2.0] * 60))
+    assert regressor.predict_interval(same)[0].shape == (120,)
+
+
+def test_other_columns_than_in_training() -> None:
+    table, bought = people()
+    numbers = table[["age", "member"]]
+    for train in (table, numbers):
+        model = FordeClassifier(**QUICK).fit(train, bought)
+        for given, message in (
+            (train[train.columns[::-1]], "must be in the same order"),
+            (train.drop(columns="age"), "now missing"),
+            (train.assign(new=1.0), "unseen at fit time"),
+            (train.assign(age="forty"), "column 'age' holds text, such as 'forty', but held numbers in training"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                model.predict(given)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        model.predict(numbers.to_numpy(dtype=float))
+
+
+@pytest.mark.parametrize("output", ["pandas", "polars"])
+def test_what_scikit_learn_gives_its_users_does_not_matter(output: str) -> None:
+    pytest.importorskip(output)
+    table, bought = people()
+    expected = FordeClassifier(**QUICK).fit(table, bought).predict_proba(table)
+    with sklearn.config_context(transform_output=output):
+        model = FordeClassifier(**QUICK).fit(table, bought)
+        np.testing.assert_array_equal(model.predict_proba(table), expected)
+        X = table[["age", "member"]].fillna(40)
+        pipeline = make_pipeline(StandardScaler(), FordeRegressor(**QUICK)).fit(X, X["age"])
+        assert pipeline.predict(X).shape == (120,) and list(pipeline[-1].feature_names_in_) == ["age", "member"]
+
+
+def test_what_is_neither_text_nor_number_is_named() -> None:
+    table, bought = people()
+    for column, message in (
+        (pd.Series([1, "a"] * 60, dtype=object), r"'new' mixes text and numbers, such as 'a' and 1; .*astype\(str\)"),
+        (pd.Series([[1]] * 120), r"'new' holds values of type list, such as \[1\]"),
+        (pd.Series([1j] * 120), "'new' holds values of type complex"),
+        (pd.Series([datetime.date(2020, 1, 1)] * 120), "'new' holds values of type date"),
+        (pd.to_timedelta([1] * 120), "'new' holds dates or durations"),
+    ):
+        with pytest.raises(FordeError, match=message):
+            FordeClassifier(**QUICK).fit(table.assign(new=column), bought)
+    for X in (table[["city"]].to_numpy(), table[["city"]].to_numpy(dtype=str), table[["city"]].to_numpy().tolist()):
+        with pytest.raises(FordeError, match=r"X holds text, such as '.*pass a data frame"):
+            FordeClassifier(**QUICK).fit(X, bought)
+    digits = np.array([["1", "2"], ["3", "5"]] * 20)
+    assert FordeClassifier(**QUICK).fit(digits, [0, 1] * 20).score(digits, [0, 1] * 20) == 1, "numbers, if written"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.exceptions import NotFittedError
 
-from forde import FordeClassifier, FordeRegressor
+from forde import Ensemble, FordeClassifier, FordeRegressor
 from forde.estimators.importances import mean_gradients
 from forde.models import MLP
 
@@ -56,11 +56,8 @@ def test_those_of_means_are_their_differences_in_units_of_the_target(shape: tupl
     model = FordeRegressor(**QUICK, network=smooth).fit(X, y)
     expected = differences(lambda x: model.predict(x).reshape(len(x), -1), X, X.std(0))
     np.testing.assert_allclose(model.feature_importances(X), expected.reshape(*shape, 3), rtol=1e-5)
-    np.testing.assert_allclose(
-        model.feature_importances_,
-        (of := (expected / model.target_scale_.reshape(-1, 1)).mean(0)) / of.sum(),
-        rtol=1e-5,
-    )
+    of_columns = (expected / model.target_scale_.reshape(-1, 1)).mean(0)
+    np.testing.assert_allclose(model.feature_importances_, of_columns / of_columns.sum(), rtol=1e-5)
 
 
 def test_members_one_by_one() -> None:
@@ -78,8 +75,6 @@ def test_members_one_by_one() -> None:
 
 
 def test_weights_and_parts() -> None:
-    from forde import Ensemble
-
     ensemble = Ensemble(lambda: MLP(3, (8,), 2).double(), 2).eval()
     X, weights = np.random.default_rng(0).normal(size=(9000, 3)), np.random.default_rng(1).integers(0, 3, 9000)
     found = mean_gradients(ensemble, X, lambda p: p.probs, np.arange(3), weights.astype(float))
@@ -117,9 +112,8 @@ def test_rows_without_weight_and_constant_predictions() -> None:
     X = rows()
     weights = np.r_[np.ones(45), np.zeros(45)]
     model = FordeRegressor(**QUICK, calibration=None).fit(X, X[:, 0], weights)
-    np.testing.assert_allclose(
-        model.feature_importances_, (found := model.feature_importances(X[:45])) / found.sum(), rtol=1e-8
-    )
+    found = model.feature_importances(X[:45])
+    np.testing.assert_allclose(model.feature_importances_, found / found.sum(), rtol=1e-8)
     constant = FordeRegressor(**{**QUICK, "hidden": ()}, network=nothing).fit(X, X[:, 0])
     np.testing.assert_array_equal(constant.feature_importances_, np.zeros(3))
 
