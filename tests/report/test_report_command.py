@@ -104,7 +104,13 @@ def test_commands_that_make_it_again(runs: Path, tmp_path: Path) -> None:
     (run,) = read_runs([runs / "c"])
     trained, evaluated = reproducing_commands(run)
     assert trained.startswith(f"forde train --data {runs / 'table'} --epochs 2 --out {runs / 'c'} --hidden 16")
-    assert evaluated == f"forde evaluate {runs / 'c'} --corruptions all --severities 2,4"
+    typed = f"forde evaluate {runs / 'c'} --corruptions all --severities 2,4"
+    assert evaluated == f"{typed} --data {runs / 'table'}"
+    (digits,) = read_runs([runs / "a"])  # foreign inputs are named as they were typed: a file has no other name
+    assert f"--foreign {runs / 'noise.npz'}" in reproducing_commands(digits)[1]
+    del run.scores.result.settings["command"]
+    evaluated = reproducing_commands(run)[1]
+    assert evaluated == typed
     del run.settings["how"]["note"]
     assert reproducing_commands(run) == [evaluated]
     run.sessions[0]["command"] = "forde train --data 'my data'"

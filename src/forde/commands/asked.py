@@ -49,6 +49,9 @@ def _flags(ctx: typer.Context, only: Collection[str] | None) -> Iterator[str]:
         name = param.name or ""
         value, source = ctx.params.get(name), ctx.get_parameter_source(name)
         typed = source is not None and source.name != "DEFAULT" and value is not None and value is not False
+        if typed and param.param_type_name == "argument":
+            yield str(_plain(value))
+            continue
         if not typed or name in NOT_REPEATED or (only is not None and name not in only):
             continue
         flag = max(param.opts, key=lambda name: name == "--out")

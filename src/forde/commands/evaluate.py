@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
+    ctx: typer.Context,
     run: Run,
     corruptions: Annotated[
         str | None,
@@ -53,6 +54,7 @@ def evaluate(
 
     Example: forde evaluate runs/a --corruptions fog,contrast --severities 1,5
     """
+    from forde.commands.asked import command_of
     from forde.commands.opening import opened
     from forde.commands.reporting import sayer, write_report
     from forde.evaluation.runs import evaluate_run
@@ -73,6 +75,7 @@ def evaluate(
         precision=precision,  # type: ignore[arg-type]
         seed=seed,
         data_dir=data_dir,
+        command=command_of(ctx),
         on_cell=None if sys.stderr.isatty() else _Lines(),
     )
     say(f"{len(clean):,} samples of {scores.data['name']} ({scores.data['split']}), standard errors by bootstrap\n")

@@ -60,7 +60,7 @@ def read_table(path: Path, split: str, target: str | int | None, task: Task | No
     mean, std = column_statistics(x if columns is training else _features(training, names, training_file))
     y = _targets(columns, name, classes, files[split])
     source = f"the file '{files[split]}'"
-    described = Description(path.stem, len(classes), x.shape[1:], mean, std, sizes, source, classes)
+    described = Description(_name(path), len(classes), x.shape[1:], mean, std, sizes, source, classes)
     return Table(x, y, tuple(names), described, source, name)
 
 
@@ -76,8 +76,14 @@ def read_known_columns(path: Path, features: Sequence[str], target: str | None, 
     y = np.empty(0, np.float32) if target is None else _targets(columns, target, classes, path)
     mean, std = column_statistics(x)
     source = f"the file '{path}'"
-    told = Description(path.stem, len(classes), x.shape[1:], mean, std, {"test": len(x)}, source, classes)
+    told = Description(_name(path), len(classes), x.shape[1:], mean, std, {"test": len(x)}, source, classes)
     return Table(x, y, tuple(features), told, source, target or "")
+
+
+def _name(path: Path) -> str:
+    """Of the data in a file: its own, or its folder's where it is a split in a folder."""
+    split = path.parent.name and path.stem in ("train", "valid", "val", "test")
+    return path.parent.name if split else path.stem
 
 
 def _rows(path: Path) -> int:

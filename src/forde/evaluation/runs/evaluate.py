@@ -44,6 +44,7 @@ def evaluate_run(
     data_dir: str | Path | None = None,
     verbose: bool = True,
     on_cell: Callable[[CellDone], None] | None = None,
+    command: str | None = None,
 ) -> RunScores:
     """Evaluate a run, and keep scores and members' predictions in `folder/evaluation`.
 
@@ -58,6 +59,7 @@ def evaluate_run(
             `missing_values`.
         foreign: inputs of another kind, whose labels do not count.
         seed: of corruptions that are generated, and of the resamples for standard errors.
+        command: what makes this evaluation again, for the report.
 
     >>> import tempfile, forde
     >>> table = forde.data.load("classification-2d", "test")
@@ -91,9 +93,12 @@ def evaluate_run(
         result = evaluate_robustness(
             run.ensemble, (inputs, labels), cells, folder=where, transform=transform, precision=precision, **common
         )
-    result.settings.update(sources=sources, corruptions=list(names), severities=list(levels) if names else [])
+    result.settings.update(
+        sources=sources, corruptions=list(names), severities=list(levels) if names else [], command=command
+    )
     about = {
         "name": data.description.name, "split": split, "samples": len(data), "source": data.source,
+        "inputs": "images" if isinstance(data, Images) else "rows",
         "classes": list(run.inputs.classes), "target": run.inputs.target,
     }  # fmt: skip
     found = None if foreign is None else evaluate_foreign(run, data, foreign, where, precision)

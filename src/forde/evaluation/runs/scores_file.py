@@ -3,7 +3,8 @@
     format      1
     forde       version that wrote it
     task        "classification" or "regression"
-    data        name, split, samples, source of the clean data; names of classes, name of the target
+    data        name, split, samples, source, inputs ("images" or "rows") of the clean data; names of classes, name of
+                the target
     clean       metric → {"value", "error"}; the error is a bootstrap standard error over samples
     pooled      the same for corrupted data: within a severity all types scored as one data set, mean of severities
     cell_average, severities, severities_cell_average, types, cells
@@ -11,7 +12,8 @@
     foreign     null, or name, samples, source, uncertainty → {"value", "error"}, and
                 auroc: uncertainty → {"value", "error"}, how well it tells foreign from clean inputs
     cost        members, parameters (of all members), bytes (of the weights), ms_per_sample, device, batch
-    settings    n_bootstrap, seed, precision, sources of corruptions, and what the task needs beside
+    settings    n_bootstrap, seed, precision, sources of corruptions, the command that makes this again (or null), and
+                what the task needs beside
 
 Metrics of classes are those of `forde.evaluation.score_batches`; of quantities rmse, nll, crps, epistemic_std,
 aleatoric_std, total_std and coverage_50 … coverage_95, in units of the target.

@@ -9,13 +9,16 @@ from forde.evaluation.runs.cells import ALL
 from forde.evaluation.runs.table_shifts import SHIFTS
 from forde.report.page.runs import EvaluatedRun
 
-TRAIN = "forde train "
+TRAIN, EVALUATE = "forde train ", "forde evaluate "
 
 
 def reproducing_commands(run: EvaluatedRun) -> list[str]:
-    """`forde train …` where the run says what it was started with, and `forde evaluate …`."""
+    """`forde train …` where the run says what it was started with, and `forde evaluate …`: as it was typed, or put
+    together from what was evaluated, where no command was."""
     settings = run.scores.result.settings
     trained = _trained(run)
+    if isinstance(typed := settings.get("command"), str) and typed.startswith(EVALUATE):
+        return [*([trained] if trained else []), typed]
     evaluate = ["forde", "evaluate", str(run.folder)]
     if settings.get("corruptions"):
         names = list(settings["corruptions"])

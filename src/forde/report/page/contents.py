@@ -15,13 +15,13 @@ from forde.report.page.commands import reproducing_commands
 from forde.report.page.parts import SHOWN, WORDS, Figure
 from forde.report.page.pictures import disputed_inputs
 from forde.report.page.runs import EvaluatedRun
+from forde.report.page.settings import settings_table
 from forde.report.page.tables import (
     corruption_table,
     cost_table,
     difference_table,
     foreign_table,
     metric_table,
-    settings_table,
 )
 from forde.report.page.verdict import verdict
 
@@ -34,6 +34,7 @@ def contents(runs: Sequence[EvaluatedRun], comparisons: Mapping[str, Comparison]
     found: dict[str, Any] = {
         "verdict": verdict(runs, comparisons),
         "classes": classes,
+        "of_rows": runs[0].of_rows,
         "metrics": metric_table(runs),
         "differences": difference_table(runs, comparisons),
         "metric_names": {metric: WORDS[metric] for metric in metrics} if corrupted else {},

@@ -135,7 +135,13 @@ def number_cell(value: float | None, text: str | None = None) -> Cell:
 
 
 def best_of(name: str, values: Sequence[float]) -> float | None:
-    """The best value of several, None where better has no meaning or nothing stands out."""
-    if name not in BETTER or len(values) < 2 or len(set(values)) == 1:
+    """The best value of several, None where better has no meaning or no other value looks different from it.
+
+    >>> best_of("accuracy", [0.5, 0.75]), best_of("nll", [0.50001, 0.50002]), best_of("epistemic", [0.5, 0.75])
+    (0.75, None, None)
+    """
+    if name not in BETTER or not values:
         return None
-    return max(values) if BETTER[name] > 0 else min(values)
+    best = max(values) if BETTER[name] > 0 else min(values)
+    alike = [of_metric(name, value) for value in values].count(of_metric(name, best))
+    return best if alike == 1 < len(values) else None

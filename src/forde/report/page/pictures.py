@@ -57,7 +57,8 @@ def _disputed(run: EvaluatedRun, examples: Examples, place: int, k: int) -> Disp
     names = _class_names(run, examples)
     images = examples.inputs.ndim == 4
     truth = names[int(examples.targets[k])] if names else number(float(examples.targets[k]))
-    title = f"{'Image' if images else 'Row'} {int(examples.rows[k]) + 1:,}, in truth {truth}"
+    where = f"{'Image' if images else 'Row'} {int(examples.rows[k]) + 1:,}"
+    title = f"{where}: {_together(examples, names, k)}, in truth {truth}"
     members = [_said(examples, names, m, k) for m in range(min(MEMBERS, len(examples.members)))]
     figure = None
     if not images:
@@ -68,11 +69,19 @@ def _disputed(run: EvaluatedRun, examples: Examples, place: int, k: int) -> Disp
     return Disputed(title, picture, f"The input, in truth {truth}", members, figure)
 
 
+def _together(examples: Examples, names: Sequence[str], k: int) -> str:
+    """What the ensemble makes of its members' predictions."""
+    mean = examples.members[:, k].mean(0)
+    if not names:
+        return f"predicted {number(float(mean[0]))}"
+    return f"predicted {names[int(mean.argmax())]} ({percent(float(mean.max()), 0)})"
+
+
 def _said(examples: Examples, names: Sequence[str], member: int, k: int) -> Said:
     who = f"member {member + 1}"
     if names:
         label = int(examples.members[member, k].argmax())
-        what = f"{names[label]}, {percent(float(examples.members[member, k, label]), 0)}"
+        what = f"{names[label]} ({percent(float(examples.members[member, k, label]), 0)})"
     else:
         mean, deviation = examples.members[member, k]
         what = f"{number(float(mean))} ± {number(float(deviation), 2)}"

@@ -19,6 +19,7 @@ from forde.evaluation.runs.predictions import CLEAN_KEY, Key, epistemic_of, read
 from forde.evaluation.runs.quantities import SavedQuantities
 from forde.evaluation.runs.scores_file import FOLDER, RunScores
 from forde.metrics.statistics import MEANS
+from forde.training.outcome import Outcome
 from forde.training.run_folder import CONFIG, METRICS, SESSIONS
 from forde.training.writers import read_records
 
@@ -37,6 +38,8 @@ class EvaluatedRun:
     records: list[dict[str, float]]
     """One for each epoch."""
     examples: Examples | None
+    best_epoch: int | None
+    """The best on validation data, from 0, where there were any."""
 
     @property
     def evaluation(self) -> Path:
@@ -52,6 +55,12 @@ class EvaluatedRun:
     def recipe(self) -> dict[str, Any]:
         """What `forde train` noted about network and data."""
         return dict(self.settings.get("about", {}).get("recipe", {}))
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether it was rows of a table that were shifted, and no images that were corrupted."""
+        inputs = self.scores.data.get("inputs")
+        return inputs == "rows" if inputs else self.scores.task == "regression"  # which earlier versions did not say
 
     @property
     def corrupted_keys(self) -> list[Key]:
@@ -112,10 +121,10 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _read(folder: Path, name: str) -> EvaluatedRun:
-    scores = RunScores.load(folder)
+    scores, outcome = RunScores.load(folder), Outcome.read(folder)
     return EvaluatedRun(
         name, folder, scores, _json(folder / CONFIG), _lines(folder / SESSIONS), read_records(folder / METRICS),
-        Examples.load(folder / FOLDER),
+        Examples.load(folder / FOLDER), None if outcome is None else outcome.best_epoch,
     )  # fmt: skip
 
 

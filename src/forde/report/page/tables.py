@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from forde.evaluation.robustness.comparison import Comparison, Difference
 from forde.report.page.parts import (
@@ -25,7 +24,7 @@ from forde.report.page.verdict import CLEAR
 
 
 def metric_table(runs: Sequence[EvaluatedRun]) -> Table:
-    """Each run on clean, corrupted and, at the worst severity, most corrupted data; metrics with standard errors."""
+    """Each run on clean and on corrupted data; metrics with standard errors."""
     metrics = SHOWN[runs[0].scores.task]
     rows = []
     for where, title in (("clean", "clean"), ("cell_average", "corrupted")):
@@ -37,8 +36,10 @@ def metric_table(runs: Sequence[EvaluatedRun]) -> Table:
             rows.append([text_cell(name), text_cell(title), *cells])
     caption = (
         "Metrics with standard errors of the bootstrap over samples. Corrupted: mean over all corruptions and "
-        "severities. The best is bold; whether it is better by more than noise, the differences say."
+        "severities."
     )
+    if len(runs) > 1:
+        caption += " The best is bold; whether it is better by more than noise, the differences say."
     return Table("metrics", caption, ["Run", "Data", *(WORDS[m] for m in metrics)], rows)
 
 
@@ -83,8 +84,9 @@ def corruption_table(runs: Sequence[EvaluatedRun], metric: str) -> Table:
             for value in values
         ]
         rows.append([text_cell(name), *cells])
-    caption = f"{WORDS[metric]} under each corruption, mean over severities, with standard errors."
-    return Table(f"corruptions-{metric}", caption, ["Corruption", *(run.name for run in runs)], rows, names)
+    kind = "shift" if runs[0].of_rows else "corruption"
+    caption = f"{WORDS[metric]} under each {kind}, mean over severities, with standard errors."
+    return Table(f"corruptions-{metric}", caption, [kind.capitalize(), *(run.name for run in runs)], rows, names)
 
 
 def foreign_table(runs: Sequence[EvaluatedRun]) -> Table | None:
@@ -119,59 +121,24 @@ def cost_table(runs: Sequence[EvaluatedRun]) -> Table:
         trained_on = str(run.sessions[-1].get("device", "–")) if run.sessions else "–"
         rows.append(
             [
-                text_cell(run.name), text_cell(run.method),
+                text_cell(run.name),
                 number_cell(cost["members"], f"{cost['members']}"),
                 number_cell(cost["parameters"], f"{cost['parameters']:,}"),
                 number_cell(cost["bytes"], _size(cost["bytes"])),
                 number_cell(sum(seconds) if seconds else None, _duration(sum(seconds)) if seconds else "–"),
                 number_cell(sum(seconds) / len(seconds) if seconds else None, None),
                 text_cell(trained_on),
-                Cell(number(cost["ms_per_sample"]), cost["ms_per_sample"], "number", f"on {cost['device']}"),
+                number_cell(cost["ms_per_sample"]),
+                text_cell(str(cost["device"])),
             ]
         )  # fmt: skip
-    headings = ["Run", "Method", "Members", "Parameters", "On disk", "Training", "s per epoch", "Device",
-                "Prediction, ms per sample"]  # fmt: skip
+    headings = ["Run", "Members", "Parameters", "On disk", "Training", "s per epoch", "Trained on", "ms per prediction",
+                "Predicted on"]  # fmt: skip
     caption = (
-        "Cost. Training is the time in epochs, without loading and compiling; prediction is one timed batch of up to "
-        "512 samples, all members, on the machine that evaluated."
+        "Training is the time in epochs, without loading and compiling. Prediction is the time for one sample in a "
+        "batch of up to 512, by all members, on the machine that evaluated."
     )
     return Table("cost", caption, headings, rows)
-
-
-def settings_table(runs: Sequence[EvaluatedRun]) -> Table:
-    """Settings that decide the result, run by run; those in which runs differ come first and are bold."""
-    each = [_settings(run) for run in runs]
-    names = list(dict.fromkeys(name for settings in each for name in settings))
-    differing = [name for name in names if len({settings.get(name, "–") for settings in each}) > 1]
-    rows = []
-    for name in [*differing, *(name for name in names if name not in differing)]:
-        kind = "best" if name in differing else ""
-        values = [settings.get(name, "–") for settings in each]
-        rows.append([text_cell(name), *(Cell(value, value.lower(), kind) for value in values)])
-    caption = "Settings." + (" Bold: runs differ in it." if differing else "")
-    return Table("settings", caption, ["Setting", *(run.name for run in runs)], rows)
-
-
-def _settings(run: EvaluatedRun) -> dict[str, str]:
-    training, recipe = run.settings.get("training", {}), run.recipe
-    optimizer, data, how = training.get("optimizer", {}), run.scores.data, training.get("method", {})
-    found: dict[str, Any] = {
-        "method": run.method,
-        "members": run.scores.cost["members"],
-        "network": recipe.get("model"),
-        "hidden layers": ", ".join(map(str, recipe.get("hidden", []))) if recipe.get("model") == "mlp" else None,
-        "repulsion weight": how.get("repulsion_weight") if how.get("kernel") else None,
-        "epochs": training.get("epochs"),
-        "batch size": training.get("batch_size"),
-        "optimizer": optimizer.get("type"),
-        "learning rate": optimizer.get("lr"),
-        "seed": training.get("seed"),
-        "precision": training.get("precision"),
-        "trained on": f"{run.settings['data'].get('size'):,} samples" if run.settings.get("data") else None,
-        "evaluated on": f"{data['samples']:,} samples ({data['name']}, {data['split']})",
-        "version": run.sessions[-1].get("forde") if run.sessions else None,
-    }
-    return {name: f"{value}" for name, value in found.items() if value is not None}
 
 
 def _size(n_bytes: int | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from forde.evaluation.robustness.comparison import Comparison, Difference
 from forde.evaluation.runs.predictions import CLEAN_KEY
@@ -35,7 +36,8 @@ def best_run(runs: Sequence[EvaluatedRun]) -> EvaluatedRun:
 def _how_good(run: EvaluatedRun) -> str:
     result, data = run.scores.result, run.scores.data
     samples = f"{data['samples']:,}"
-    many = f" (mean of {_count(len(result.cells), 'corruption')} at {_count(len(result.severities), 'severity')})"
+    kind = "shift" if run.of_rows else "corruption"
+    many = f" (mean of {_count(len(result.cells), kind)} at {_count(len(result.severities), 'severity')})"
     if run.scores.task == "regression":
         off = f"{run.name} is off by {number(result.clean['rmse'].value)} (RMSE) on {samples} rows of {data['name']}"
         after = f", and by {number(result.cell_average['rmse'].value)} on shifted rows{many}" if result.cells else ""
@@ -45,7 +47,7 @@ def _how_good(run: EvaluatedRun) -> str:
     if result.cells:
         average = result.cell_average
         after = (
-            f"; under corruption{many} it labels {percent(average['accuracy'].value)} correctly, and its NLL rises "
+            f"; {_where(run)}{many} it labels {percent(average['accuracy'].value)} correctly, and its NLL rises "
             f"from {number(result.clean['nll'].value)} to {number(average['nll'].value)}"
         )
     return f"{right} correctly{after}."
@@ -61,9 +63,9 @@ def _how_much_better(runs: Sequence[EvaluatedRun], best: EvaluatedRun, compariso
     comparison = comparisons[other.name]
     corrupted = bool(comparison.cell_average)
     found = (comparison.cell_average if corrupted else comparison.clean)["nll"]
-    main = f"{'under corruption' if corrupted else 'on clean data'} its NLL differs by {_difference(found)}"
+    main = f"{_where(first) if corrupted else 'on clean data'} its NLL differs by {_difference(found)}"
     clean = f", on clean data by {_difference(comparison.clean['nll'])}" if corrupted else ""
-    return f"{other.name} against {first.name}: {main}{clean}; {_judged(found, first, other)}."
+    return f"{other.name} against {first.name}: {main}{clean} (lower is better); {_judged(found, first, other)}."
 
 
 def _difference(found: Difference) -> str:
@@ -79,11 +81,7 @@ def _judged(found: Difference, first: EvaluatedRun, other: EvaluatedRun) -> str:
 
 def _how_far_to_trust(run: EvaluatedRun) -> str:
     result, foreign = run.scores.result, run.scores.foreign
-    known = ""
-    if foreign is not None:
-        kind, found = next(iter(foreign["auroc"].items()))
-        words = "epistemic uncertainty" if kind.startswith("epistemic") else "uncertainty"
-        known = f", and its {words} tells {foreign['name']} from known inputs with an AUROC of {number(found['value'])}"
+    known = "" if foreign is None else f", and {_how_foreign(foreign)}"
     if run.scores.task == "regression":
         held, error = result.clean["coverage_95"]
         narrow = (
@@ -93,7 +91,7 @@ def _how_far_to_trust(run: EvaluatedRun) -> str:
     worse = result.cell_average if result.cells else result.clean
     gap = worse["confidence"].value - worse["accuracy"].value
     sure = "honest" if abs(gap) <= HONEST else "too sure" if gap > 0 else "not sure enough"
-    where = "under corruption" if result.cells else "on clean data"
+    where = _where(run) if result.cells else "on clean data"
     terms = run.terms[CLEAN_KEY]
     risk = risk_coverage(terms[:, MEANS.index("total")], 1 - terms[:, MEANS.index("accuracy")]).risk
     kept = float(risk[max(1, round(ANSWERED * len(risk))) - 1])
@@ -102,6 +100,29 @@ def _how_far_to_trust(run: EvaluatedRun) -> str:
         f"least certain 20 % of clean samples to a human lowers the error from {percent(float(risk[-1]))} to "
         f"{percent(kept)}{known}."
     )
+
+
+def _how_foreign(foreign: Mapping[str, Any]) -> str:
+    """What the uncertainty says of foreign inputs: a high AUROC is a warning, one of a half or below is none.
+
+    >>> _how_foreign({"name": "noise", "auroc": {"total": {"value": 0.9, "error": 0.01}}})
+    'its uncertainty tells noise from known inputs with an AUROC of 0.900'
+    >>> _how_foreign({"name": "noise", "auroc": {"epistemic": {"value": 0.2, "error": 0.01}}})
+    'its epistemic uncertainty is lower for noise than for known inputs (AUROC 0.200), so it does not warn of them'
+    """
+    kind, found = next(iter(foreign["auroc"].items()))
+    words = "epistemic uncertainty" if kind.startswith("epistemic") else "uncertainty"
+    area, error, name = found["value"], found["error"], foreign["name"]
+    behind = f"AUROC {number(area)}"
+    if abs(area - 0.5) <= CLEAR * error:
+        return f"its {words} does not tell {name} from known inputs ({behind})"
+    if area < 0.5:
+        return f"its {words} is lower for {name} than for known inputs ({behind}), so it does not warn of them"
+    return f"its {words} tells {name} from known inputs with an {behind.replace(' ', ' of ')}"
+
+
+def _where(run: EvaluatedRun) -> str:
+    return "on shifted rows" if run.of_rows else "under corruption"
 
 
 def _count(n: int, word: str) -> str:

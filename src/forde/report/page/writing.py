@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from functools import cache
 from importlib import resources
 from itertools import combinations
 from pathlib import Path
@@ -24,6 +25,7 @@ CONFIG = {
         "labelColor": "currentColor", "titleColor": "currentColor", "domainColor": "currentColor",
         "tickColor": "currentColor", "gridColor": "currentColor", "gridOpacity": 0.12, "domainOpacity": 0.4,
         "tickOpacity": 0.4, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal",
+        "labelFlush": False,
     },
     "mark": {"aria": False},  # every dot read aloud would hide what the chart's own text says
     "legend": {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12},
@@ -43,7 +45,7 @@ def write_report_page(folders: Sequence[str | Path], out: str | Path, *, title: 
     """
     try:
         import altair as _altair  # noqa: F401
-        import vl_convert
+        import vl_convert as _vl_convert  # noqa: F401
     except ImportError as error:
         raise FordeError(f"a report needs {error.name}; run: pip install 'forde[report]'") from None
     from jinja2 import Environment, select_autoescape
@@ -57,8 +59,7 @@ def write_report_page(folders: Sequence[str | Path], out: str | Path, *, title: 
         title=title, runs=runs, version=__version__, config=CONFIG, remarks=remarks,
         written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         style=_asset("style.css"), script=_asset("script.js"),
-        # "</script" in a string of the library would end its element.
-        library=vl_convert.javascript_bundle(SNIPPET).replace("</script", "<\\/script"),
+        library=_library(),
         **contents(runs, comparisons),
     )  # fmt: skip
     content = html.encode()
@@ -69,6 +70,14 @@ def write_report_page(folders: Sequence[str | Path], out: str | Path, *, title: 
         make_folder(path.parent)
         write_whole(path, content)
     return remarks
+
+
+@cache  # bundling takes seconds
+def _library() -> str:
+    """The JavaScript of Vega; "</script" in one of its strings would end the element that it stands in."""
+    import vl_convert
+
+    return str(vl_convert.javascript_bundle(SNIPPET)).replace("</script", "<\\/script")
 
 
 def _compared(runs: Sequence[EvaluatedRun]) -> tuple[dict[str, Comparison], list[str]]:

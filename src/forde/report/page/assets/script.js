@@ -61,6 +61,11 @@
     });
   }
 
+  // On paper charts are drawn anew, as wide as a column there, so that their letters keep their size.
+  const ON_PAPER = 320;
+  window.addEventListener("beforeprint", () => views.forEach((view) => view.signal("width", ON_PAPER).run()));
+  window.addEventListener("afterprint", () => window.dispatchEvent(new Event("resize")));
+
   // Saving: black on white, whatever the page's colours are.
   const download = (name, address) => {
     const link = document.createElement("a");

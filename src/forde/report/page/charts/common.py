@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -12,6 +14,10 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a07800", "#7f7f7f", "#5
 HEIGHT = 240
 ROW = 24
 """Of a chart with words at its left."""
+LINE = 14
+"""Of a label with several lines."""
+BESIDE = 14
+"""Letters up to which two names of runs fit beside each other on paper and on a phone."""
 
 
 def of_runs(names: Sequence[str], **options: Any) -> alt.Color:
@@ -30,7 +36,30 @@ def dashes_of_runs(names: Sequence[str]) -> alt.StrokeDash:
 
 def _legend(names: Sequence[str]) -> alt.Legend | None:
     """One for colour and dash together, where there is more than one run."""
-    return alt.Legend(title=None, orient="top", columns=2, labelLimit=220) if len(names) > 1 else None
+    if len(names) < 2:
+        return None
+    columns = 2 if max(map(len, names)) <= BESIDE else 1
+    return alt.Legend(
+        title=None, orient="top", columns=columns, labelLimit=220, symbolType="stroke", symbolStrokeWidth=2.5
+    )
+
+
+def in_lines(labels: Mapping[str, Sequence[str]]) -> str:
+    """An expression that writes labels in several lines, for `labelExpr`: text → its lines.
+
+    >>> in_lines({"a-b": ["a-", "b"]})
+    '{"a-b": ["a-", "b"]}[datum.label]'
+    """
+    return f"{json.dumps({label: list(lines) for label, lines in labels.items()})}[datum.label]"
+
+
+def wrapped(label: str, width: int) -> list[str]:
+    """A label in lines of at most `width` letters, broken at spaces and hyphens where there are any.
+
+    >>> wrapped("houses-deep-ensemble", 14)
+    ['houses-deep-', 'ensemble']
+    """
+    return textwrap.wrap(label, width, break_long_words=False) or [label]
 
 
 def chart(rows: Sequence[dict[str, Any]]) -> alt.Chart:

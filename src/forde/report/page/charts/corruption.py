@@ -9,12 +9,14 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from forde.report.page.charts.common import ROW, chart, dashes_of_runs, finished, of_runs
+from forde.report.page.charts.common import LINE, ROW, chart, dashes_of_runs, finished, in_lines, of_runs, wrapped
 from forde.report.page.parts import SHOWN, WORDS, Figure, of_metric
 from forde.report.page.runs import EvaluatedRun
 
 SHOWS_VALUE = "datum[metric]"
 IS_SHOWN = "indexof(hidden, datum.corruption) < 0"
+LETTERS = 32
+"""That fit above a heat map on a phone."""
 
 
 def severity_figure(runs: Sequence[EvaluatedRun]) -> Figure:
@@ -56,7 +58,8 @@ def severity_figure(runs: Sequence[EvaluatedRun]) -> Figure:
     return Figure(
         "severity",
         "By severity",
-        "Mean over the corruptions that are switched on, each of them counting alike. Severity 0 is clean data.",
+        f"Mean over the {'shifts' if runs[0].of_rows else 'corruptions'} that are switched on, each of them counting "
+        "alike. Severity 0 is clean data.",
         text,
         finished(drawn, text, height=60 + ROW * max(10, len(runs[0].scores.result.cells))),
     )
@@ -80,6 +83,11 @@ def heat_figure(runs: Sequence[EvaluatedRun]) -> Figure:
             ]
     shown = list(dict.fromkeys(str(row["column"]) for row in rows))
     order = list(dict.fromkeys(str(row["corruption"]) for row in rows))
+    lines = {name: wrapped(name, max(8, LETTERS // len(shown))) for name in shown}
+    above = alt.Axis(
+        orient="top", labelAngle=0, labelLimit=max(40, 230 // len(shown)), labelExpr=in_lines(lines),
+        labelPadding=3 + LINE * (max(map(len, lines.values())) - 1),
+    )  # fmt: skip
     base = (
         chart(rows)
         .transform_filter(IS_SHOWN)
@@ -90,7 +98,7 @@ def heat_figure(runs: Sequence[EvaluatedRun]) -> Figure:
             label="abs(datum.value) >= 100 ? format(datum.value, ',.0f') : format(datum.value, '.3f')",
         )
         .encode(
-            x=alt.X("column:N", sort=shown, title=None, axis=alt.Axis(orient="top", labelAngle=0, labelLimit=110)),
+            x=alt.X("column:N", sort=shown, title=None, axis=above),
             y=alt.Y("corruption:N", scale=alt.Scale(domain=order), title=None, axis=alt.Axis(labelLimit=130)),
         )
     )
@@ -101,23 +109,24 @@ def heat_figure(runs: Sequence[EvaluatedRun]) -> Figure:
     labels = base.mark_text(fontSize=11).encode(
         text="label:N", color=alt.condition("datum.light > 0.5", alt.value("#000000"), alt.value("#ffffff"))
     )
-    of = "severities" if single else "runs"
+    of, kind = "severities" if single else "runs", "shift" if runs[0].of_rows else "corruption"
     first = metrics[0]
     worst = sorted(
         runs[0].scores.result.types.items(),
         key=lambda pair: pair[1][first].value * (1 if first == "accuracy" else -1),
     )[0]
     text = (
-        f"Heat map: corruptions in rows, {of} in columns, one number in each cell. The worst for {runs[0].name} is "
+        f"Heat map: {kind}s in rows, {of} in columns, one number in each cell. The worst for {runs[0].name} is "
         f"{worst[0]} with {WORDS[first].lower()} {of_metric(first, worst[1][first].value)}."
     )
     caption = (
-        "Each corruption at each severity; bright is large."
+        f"Each {kind} at each severity; bright is large."
         if single
-        else "Each corruption, mean over its severities; bright is large."
+        else f"Each {kind}, mean over its severities; bright is large."
     )
     drawn = (squares + labels).add_params(*_signals(runs))
-    return Figure("heat", "By corruption", caption, text, finished(drawn, text, height=60 + ROW * len(order)))
+    height = 60 + ROW * len(order) + LINE * max(map(len, lines.values()))
+    return Figure("heat", f"By {kind}", caption, text, finished(drawn, text, height=height))
 
 
 def _signals(runs: Sequence[EvaluatedRun]) -> list[alt.Parameter]:

@@ -15,6 +15,7 @@ from forde.report.page.runs import EvaluatedRun
 ROWS = 120
 """Rows whose intervals are drawn; of more, evenly spread over the predictions."""
 LEVEL = 0.95
+INSIDE, OUTSIDE = "target inside", "target outside"
 LEVELS = [step / 20 for step in range(1, 20)] + [0.99]
 
 
@@ -30,7 +31,7 @@ def interval_figures(runs: Sequence[EvaluatedRun]) -> list[Figure]:
         inside = (low <= y) & (y <= high)
         rows = [
             {"row": n + 1, "low": float(a), "high": float(b), "mean": float(m), "y": float(t),
-             "where": "inside" if within else "outside"}
+             "where": INSIDE if within else OUTSIDE}
             for n, (a, b, m, t, within) in enumerate(zip(low, high, means.mean(0), y, inside, strict=True))
         ]  # fmt: skip
         target = run.scores.data["target"] or "target"
@@ -39,11 +40,11 @@ def interval_figures(runs: Sequence[EvaluatedRun]) -> list[Figure]:
             y=alt.Y("low:Q", title=str(target), scale=alt.Scale(zero=False)), y2="high:Q"
         )
         means_drawn = base.mark_point(filled=True, size=14, color="#0072b2").encode(y="mean:Q")
-        scale = alt.Scale(domain=["inside", "outside"], range=["#009e73", "#d55e00"])
+        scale = alt.Scale(domain=[INSIDE, OUTSIDE], range=["#009e73", "#d55e00"])
         targets = base.mark_point(filled=True, size=32).encode(
             y="y:Q",
-            color=alt.Color("where:N", scale=scale, legend=alt.Legend(title="Target is", orient="top")),
-            shape=alt.Shape("where:N", scale=alt.Scale(domain=["inside", "outside"], range=["circle", "cross"])),
+            color=alt.Color("where:N", scale=scale, legend=alt.Legend(title=None, orient="top")),
+            shape=alt.Shape("where:N", scale=alt.Scale(domain=[INSIDE, OUTSIDE], range=["circle", "cross"])),
             tooltip=[alt.Tooltip(f"{n}:Q", format=".4") for n in ("y", "mean", "low", "high")],
         )
         held = percent(float(inside.double().mean()))
@@ -104,7 +105,7 @@ def residual_figures(runs: Sequence[EvaluatedRun]) -> list[Figure]:
             chart(rows)
             .mark_point(filled=True, size=22, opacity=0.6, color="#0072b2")
             .encode(
-                x=alt.X("mean:Q", title="Prediction", scale=alt.Scale(zero=False)),
+                x=alt.X("mean:Q", title="Prediction", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=6)),
                 y=alt.Y("residual:Q", title="Target − prediction"),
                 tooltip=[alt.Tooltip(f"{n}:Q", format=".4") for n in ("mean", "residual")],
             )

@@ -57,7 +57,12 @@ def _figure(
         chart(rows)
         .mark_line(strokeWidth=2)
         .encode(
-            x=alt.X("epoch:Q", title="Epoch", axis=alt.Axis(tickMinStep=1, format="d")),
+            x=alt.X(
+                "epoch:Q",
+                title="Epoch",
+                scale=alt.Scale(zero=False, nice=False),
+                axis=alt.Axis(tickMinStep=1, tickCount=6, format="d"),
+            ),
             y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
             color=of_runs(names),
             strokeDash=dashes_of_runs(names),
