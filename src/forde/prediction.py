@@ -258,6 +258,7 @@ class RawPrediction:
 
 
 Prediction = ClassificationPrediction | DensePrediction | MultiLabelPrediction | RegressionPrediction | RawPrediction
+"""What `Ensemble.predict` returns, by the likelihood."""
 
 
 def as_rows(prediction: Prediction) -> ClassificationPrediction | None:

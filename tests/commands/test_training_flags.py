@@ -110,7 +110,7 @@ class TestOwnNetworks:
         assert train("mine", tmp_path / "r", *SMALL).code == 0
         monkeypatch.chdir(folder)
         result = call("evaluate", tmp_path / "r")
-        assert result.code == 0 and "60 samples of test (test)" in result.out, result
+        assert result.code == 0 and "60 samples of mine (test)" in result.out, result
 
 
 class TestMethodOptions:

@@ -31,8 +31,10 @@ NAMES: tuple[str, ...] = (
 """Official order: the 15 benchmark corruptions, then the 4 extra ("validation") ones."""
 
 SEVERITIES: tuple[int, ...] = (1, 2, 3, 4, 5)
+"""From mild to strong."""
 
 PRESETS: tuple[str, ...] = ("cifar", "tiny", "imagenet")
+"""Sets of constants: those published for CIFAR, Tiny ImageNet and ImageNet."""
 
 Constants = tuple[float, ...]
 """The numbers of one corruption at one severity; FIELDS says what they mean."""

@@ -106,6 +106,7 @@ _ALL = (
 )
 
 CATALOGUE: dict[str, Description] = {description.name: description for description in _ALL}
+"""The data sets known by name."""
 
 BUILT_IN = ("digits", "regression-1d", "classification-2d")
 """Those that need no files."""

@@ -118,6 +118,7 @@ class Fixed:
 
 
 Bandwidth = Median | Fixed
+"""What `RBF(bandwidth=...)` takes."""
 
 NAMED = {
     "per_column": Median("column"),

@@ -9,7 +9,7 @@ A likelihood is written for one member: outputs `[B, ...]`. The runner maps it o
 from forde.likelihoods.base import Likelihood
 from forde.likelihoods.binary import Binary, MultiLabel
 from forde.likelihoods.classification import Classification
-from forde.likelihoods.custom import NO_SCALAR, Custom
+from forde.likelihoods.custom import Custom
 from forde.likelihoods.dense import DenseClassification
 from forde.likelihoods.named import NAMED, as_likelihood, likelihood_from_config
 from forde.likelihoods.regression import VARIANCE_FLOOR, LearnedNoiseRegression, Regression
@@ -17,7 +17,6 @@ from forde.likelihoods.weighted import Weighted
 
 __all__ = [
     "NAMED",
-    "NO_SCALAR",
     "VARIANCE_FLOOR",
     "Binary",
     "Classification",

@@ -16,6 +16,7 @@ from forde.likelihoods.base import Likelihood
 from forde.prediction import RegressionPrediction
 
 VARIANCE_FLOOR = 1e-6
+"""Added to every learned variance, in squared units of the targets."""
 
 
 def _of_a_sample(y: Tensor) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from forde.errors import unknown_name
 from forde.methods.base import Method
 
 Record = dict[str, float]
+"""What is known of an epoch, by name."""
 NOT_ALWAYS = frozenset(
     ("disagreement", "gradient_cosine", "skipped", "roll_backs", "collected", "kl", "entropy", "beta")
 )  # fmt: skip
