@@ -68,6 +68,7 @@ REGRESSION = Settings(
     options={},
     grid=401,
 )
+"""Of the 1D task."""
 
 CLASSIFICATION = Settings(
     network=lambda: MLP(2, [50, 50], toys.N_CLASSES),
@@ -80,6 +81,7 @@ CLASSIFICATION = Settings(
     options={name: {"output": "log_prob"} for name in ("lit", "forde-identity", "forde-pca")},
     grid=161,
 )
+"""Of the 2D task."""
 
 QUICK_EPOCHS = 200
 QUICK_GRID = 101

@@ -19,6 +19,7 @@ NAMED: dict[str, type[Likelihood]] = {
     each.name: each
     for each in (Classification, Binary, MultiLabel, DenseClassification, Regression, LearnedNoiseRegression)
 }
+"""The likelihoods that have a name."""
 
 
 def as_likelihood(value: str | Likelihood | Callable[[Tensor, Tensor], Tensor]) -> Likelihood:
