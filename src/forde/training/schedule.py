@@ -91,6 +91,7 @@ class Schedule:
     def fixed(self, length: Length) -> str | None:
         """Why a run of this length cannot become a longer one, which would have had another schedule; None if it can.
 
+        >>> import torch
         >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
         >>> Schedule(torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3)).fixed(Length(3, 10))
         'its CosineAnnealingLR ends with it'
