@@ -198,6 +198,8 @@ def test_polars_frames() -> None:
     np.testing.assert_array_equal(model.feature_importances_, expected.feature_importances_)
     with pytest.raises(ValueError, match="same order"):
         model.predict(same.select(sorted(same.columns)))
+    with pytest.raises(FordeError, match=r"LazyFrame, which holds no rows yet; pass X\.collect\(\)"):
+        model.predict(same.lazy())
     regressor = FordeRegressor(**QUICK).fit(same, same["children"], polars.Series([1.0, 2.0] * 60))
     assert regressor.predict_interval(same)[0].shape == (120,)
 

@@ -98,6 +98,15 @@ def test_weights(estimator: type, wrong: Any, message: str) -> None:
         estimator(**QUICK).fit(X, Y, sample_weight=wrong)
 
 
+@BOTH
+def test_weights_that_leave_nothing_to_judge_by(estimator: type) -> None:
+    weights = np.r_[np.zeros(30), 1.0, 1.0, np.zeros(28)]
+    with pytest.raises(
+        FordeError, match="rows that members leave out have weight 0, so calibration='holdout' has noth"
+    ):
+        estimator(**QUICK, calibration="holdout").fit(X, Y, weights)
+
+
 def test_weights_of_pandas_are_copied() -> None:
     given = pd.Series([1.0, 2.0])
     weights = row_weights(given, 2)
@@ -124,6 +133,11 @@ def test_targets_of_another_kind() -> None:
         FordeRegressor(**QUICK).fit(X, Y[:50])
     with pytest.raises(ValueError, match="infinity"):
         FordeRegressor(**QUICK).fit(X, np.where(Y, np.inf, 1.0))
+
+
+def test_early_stopping_of_one_network() -> None:
+    with pytest.raises(FordeError, match=r"swag makes its members of one network .*; use early_stopping=False"):
+        FordeRegressor(**QUICK, method="swag", early_stopping=True).fit(X, Y)
 
 
 def test_what_a_fitted_model_is_asked_for() -> None:

@@ -186,6 +186,11 @@ class TabularEnsemble(BaseEstimator):
         rows = left_out(
             calibration, len(y), self.n_estimators, share=self.validation_fraction, seed=self._seed, labels=labels
         )
+        if weights is not None and len(rows.judged) and not weights[rows.judged].any():
+            raise FordeError(
+                f"all {len(rows.judged)} rows that members leave out have weight 0, so calibration='{calibration}' has "
+                "nothing to go by; let it leave out more rows, or use calibration=None."
+            )
         if not goes_on:
             self.input_scaler_ = _scaler().fit(X[rows.trained], sample_weight=_part(weights, rows.trained))
         options = Options(
@@ -197,7 +202,7 @@ class TabularEnsemble(BaseEstimator):
             seed,
             self.device,
             self.verbose,
-            patience=self._patience(calibration, in_parts=in_parts),
+            patience=self._patience(calibration, method, in_parts=in_parts),
             falls=not in_parts,
         )
         with torch_threads(self.n_jobs):
@@ -260,9 +265,14 @@ class TabularEnsemble(BaseEstimator):
             )
         return True
 
-    def _patience(self, calibration: str | None, *, in_parts: bool) -> int | None:
+    def _patience(self, calibration: str | None, method: Method, *, in_parts: bool) -> int | None:
         if not self.early_stopping or in_parts:
             return None
+        if method.one_network is not None:
+            raise FordeError(
+                f"early_stopping judges by rows that members have not seen, but {method.name} makes its members of one "
+                "network when training is done; use early_stopping=False."
+            )
         if calibration is None:
             raise FordeError(
                 "early_stopping needs rows that members have not seen, and there are none without calibration; pass "

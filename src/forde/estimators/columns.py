@@ -34,6 +34,8 @@ def checked(preprocessing: str | None) -> str | None:
 
 def is_frame(X: Any) -> bool:
     """Whether it is a data frame: of pandas, polars, or one that is used like these."""
+    if type(X).__name__ == "LazyFrame":
+        raise FordeError("X is a LazyFrame, which holds no rows yet; pass X.collect().")
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 

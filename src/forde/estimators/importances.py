@@ -57,9 +57,9 @@ def _gradients(ensemble: Ensemble, X: Array, quantities: Quantities) -> Iterator
         x = ensemble.as_input(torch.from_numpy(X)).requires_grad_()
         prediction: Prediction = ensemble.likelihood.prediction(ensemble(x))
         values = quantities(prediction).sum(0)
-        for i, value in enumerate(values):
-            (gradient,) = torch.autograd.grad(value, x, retain_graph=i < len(values) - 1)
-            yield gradient
+        for value in values:
+            # A network may round its inputs, or use none of them: then nothing depends on them.
+            yield torch.autograd.grad(value, x, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
 
 
 def _parts(n_rows: int) -> Iterator[slice]:
