@@ -90,7 +90,7 @@ class Mixture:
         return torch.from_numpy(self.means), torch.from_numpy(self.variances)
 
     def _values(self, y: Any) -> torch.Tensor:
-        values = np.array(y, dtype=np.float64)  # a copy: torch warns of arrays that it may not write to
+        values = np.asarray(y, dtype=np.float64).copy()  # torch warns of arrays that it may not write to
         if values.shape != self.means.shape[1:]:
             raise FordeError(
                 f"y has shape {list(values.shape)}, but {list(self.means.shape[1:])}, as the predictions, was expected."

@@ -74,7 +74,7 @@ def row_weights(sample_weight: Any, n_rows: int) -> Array | None:
     if sample_weight is None:
         return None
     try:
-        weights = np.array(sample_weight, dtype=np.float64)  # a copy, which torch may write to
+        weights = np.asarray(sample_weight, dtype=np.float64).copy()  # torch may write to it
     except (TypeError, ValueError):
         raise FordeError(
             f"sample_weight is {str(sample_weight)[:40]!r}, but one number for each row was expected; classes are "
