@@ -194,9 +194,9 @@ class TestFit:
         seen: set[int] = set()
         run = MemberLoop.run_elsewhere
 
-        def watched(runner: Any, unit: int, x: Tensor, *others: Any, **options: Any) -> Any:
-            seen.add(len(x))
-            return run(runner, unit, x, *others, **options)
+        def watched(runner: Any, unit: int, batch: Any, **options: Any) -> Any:
+            seen.add(len(batch.y))
+            return run(runner, unit, batch, **options)
 
         monkeypatch.setattr(MemberLoop, "run_elsewhere", watched)
         train(KINDS[given](), method="forde", engine="eager")  # a quarter of 8

@@ -13,8 +13,7 @@ from forde.compile.agreeing import together
 from forde.compile.tracing import can_fuse
 from forde.compile.worth import Worth, worth
 from forde.distributed.mesh import ALONE, Mesh
-from forde.distributed.sharded import ShardedStep, shard
-from forde.distributed.sums import SharingProcesses
+from forde.distributed.sharded import ShardedStep, SharingProcesses, shard
 from forde.double_backward import Policy
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, first_line, unknown_name
@@ -91,6 +90,11 @@ def make_engine(
     def make() -> None:
         runner: Runner
         if unfit is None:
+            if memory != "speed":
+                raise FordeError(
+                    f"engine='vectorized' runs all members at once, so memory='{memory}' saves nothing; "
+                    "use engine='eager', 'compiled' or 'auto'."
+                )
             if name == "vectorized" and sharing is not None and (reason := _normalises_over_batch(own)) is not None:
                 raise FordeError(
                     f"engine='vectorized' knows nothing of other processes' samples, but {reason}; use "

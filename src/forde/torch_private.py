@@ -22,18 +22,18 @@ from torch import Tensor, fx, nn
 
 log = logging.getLogger(__name__)
 
+_UNSTACKED = "stacked members use torch's own linear layers and ReLU"
+_UNMERGED = "traced operations are not merged"
 WITHOUT = {
     # Whether the running backward pass uses a node's gradient.
     "torch._C._will_engine_execute_node": "gradients that nobody asked for are computed too",
     # What `torch.vmap` makes of a tensor: whether it is a stack, of what, along which axis, and back.
-    "torch._C._functorch.is_batchedtensor": "stacked members use torch's own linear layers and ReLU",
-    "torch._C._functorch.get_unwrapped": "stacked members use torch's own linear layers and ReLU",
-    "torch._C._functorch.maybe_get_bdim": "stacked members use torch's own linear layers and ReLU",
-    "torch._C._functorch.maybe_get_level": "stacked members use torch's own linear layers and ReLU",
-    "torch._C._functorch._add_batch_dim": "stacked members use torch's own linear layers and ReLU",
-    "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack": (
-        "stacked members use torch's own linear layers and ReLU"
-    ),
+    "torch._C._functorch.is_batchedtensor": _UNSTACKED,
+    "torch._C._functorch.get_unwrapped": _UNSTACKED,
+    "torch._C._functorch.maybe_get_bdim": _UNSTACKED,
+    "torch._C._functorch.maybe_get_level": _UNSTACKED,
+    "torch._C._functorch._add_batch_dim": _UNSTACKED,
+    "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack": _UNSTACKED,
     # One call for a list of tensors.
     "torch._foreach_copy_": "tensors are copied one by one",
     "torch._foreach_add_": "weight decay is added to one gradient after another",
@@ -46,9 +46,9 @@ WITHOUT = {
     # A function as a list of operations.
     "torch.fx.experimental.proxy_tensor.make_fx": "steps are not compiled",
     # torch's compiler, for a graph that was traced already, and what it wants as inputs.
-    "torch._inductor.compile": "traced operations are not merged",
-    "torch._subclasses.FakeTensorMode": "traced operations are not merged",
-    "torch.fx.experimental.symbolic_shapes.ShapeEnv": "traced operations are not merged",
+    "torch._inductor.compile": _UNMERGED,
+    "torch._subclasses.FakeTensorMode": _UNMERGED,
+    "torch.fx.experimental.symbolic_shapes.ShapeEnv": _UNMERGED,
     "torch._guards.TracingContext": "what was compiled is not cached between runs",
     "torch._guards.tracing": "what was compiled is not cached between runs",
     # torch 2.6 counts what it finds in its cache, and fails where nothing was set up to count.

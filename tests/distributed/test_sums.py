@@ -8,7 +8,7 @@ from sharded_cases import METHODS, data, ensemble
 
 from forde.compile.tracing import trace
 from forde.distributed.mesh import Axis
-from forde.distributed.sums import SharingProcesses
+from forde.distributed.sharded import SharingProcesses
 from forde.double_backward import Policy
 from forde.step import MemberLoop
 from forde.step.records import Batch

@@ -22,12 +22,12 @@ SHAPES = [(5, 3), (4, 3, 6), (4, 3, 2, 3), (2, 3, 2, 2, 2)]
 class Way(NamedTuple):
     """A way to have cheap second derivatives."""
 
-    normalise: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    in_training: Callable[..., tuple[Tensor, Tensor, Tensor]]
     relu: Callable[..., Tensor]
 
 
-KERNELS = Way(batch_norm.normalise, relu)
-FORMULAS = Way(batch_norm_for_compiler.normalise, relu_for_compiler)
+KERNELS = Way(batch_norm.in_training, relu)
+FORMULAS = Way(batch_norm_for_compiler.in_training, relu_for_compiler)
 both_ways = pytest.mark.parametrize("by", [KERNELS, FORMULAS], ids=["kernels", "formulas"])
 
 
@@ -43,18 +43,18 @@ def tensors(shape: tuple[int, ...]) -> list[Tensor]:
 def test_value_statistics_and_derivatives(shape: tuple[int, ...], by: Way) -> None:
     y, weight, bias = tensors(shape)
     mean, var = torch.zeros(2, 3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
-    found = by.normalise(BatchNorm(y, mean[0], var[0], weight, bias, True, 0.3, 1e-3))[0]
+    found = by.in_training(BatchNorm(y, mean[0], var[0], weight, bias, True, 0.3, 1e-3))[0]
     expected = F.batch_norm(y, mean[1], var[1], weight, bias, True, 0.3, 1e-3)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(mean[0], mean[1])
     torch.testing.assert_close(var[0], var[1])
 
     def normalised(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return by.normalise(BatchNorm(y, None, None, weight, bias))[0]
+        return by.in_training(BatchNorm(y, None, None, weight, bias))[0]
 
     assert torch.autograd.gradcheck(normalised, (y, weight, bias))
     assert torch.autograd.gradgradcheck(normalised, (y, weight, bias))
-    assert torch.autograd.gradgradcheck(lambda y: by.normalise(BatchNorm(y, None, None))[0], (y,))
+    assert torch.autograd.gradgradcheck(lambda y: by.in_training(BatchNorm(y, None, None))[0], (y,))
 
 
 @both_ways
@@ -63,7 +63,7 @@ def test_statistics_are_functions_of_the_batch(shape: tuple[int, ...], by: Way) 
     y, weight, bias = tensors(shape)
 
     def told(y: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-        out, mean, inverse = by.normalise(BatchNorm(y, None, None, weight, bias, eps=1e-3), telling=True)
+        out, mean, inverse = by.in_training(BatchNorm(y, None, None, weight, bias, eps=1e-3), differentiable=True)
         return out, mean, inverse, out.sum() * inverse
 
     _, mean, inverse, _ = told(y, weight, bias)
@@ -76,7 +76,7 @@ def test_statistics_are_functions_of_the_batch(shape: tuple[int, ...], by: Way) 
 @both_ways
 def test_half_precision_sums_in_float32(by: Way) -> None:
     y = 100 + torch.randn(64, 3, 8, 8).bfloat16()
-    found = by.normalise(BatchNorm(y, None, None, torch.ones(3), torch.zeros(3)))[0]
+    found = by.in_training(BatchNorm(y, None, None, torch.ones(3), torch.zeros(3)))[0]
     assert found.dtype == torch.bfloat16
     expected = F.batch_norm(y.double(), None, None, training=True)
     torch.testing.assert_close(found.double(), expected, rtol=1e-2, atol=1e-2)
@@ -97,7 +97,7 @@ def test_derivatives_in_any_order_of_memory(images_last: bool, cotangents_last: 
         _, weight, bias = tensors((1, 3))
         y, g_ = ordered(images, images_last).requires_grad_(), ordered(g, cotangents_last).requires_grad_()
         if own:
-            out = by.relu(by.normalise(BatchNorm(y, None, None, weight, bias))[0])
+            out = by.relu(by.in_training(BatchNorm(y, None, None, weight, bias))[0])
         else:
             out = F.batch_norm(y, None, None, weight, bias, training=True).relu()
         first = torch.autograd.grad(out, (y, weight, bias), g_, create_graph=True)

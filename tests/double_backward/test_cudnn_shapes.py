@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from forde.double_backward import Policy
-from forde.double_backward.cudnn import good_shape
+from forde.double_backward.convolution import good_shape
 
 GEOMETRIES = [(3, 1, 1), (3, 2, 1), (1, 1, 0), (1, 2, 0), (1, (3, 2), 0), (1, 2, 1)]
 
@@ -57,7 +57,7 @@ def test_convolution_of_one_pixel_uses_one_weight(
 
 
 def test_shapes_stay_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("forde.double_backward.cudnn.good_shape")  # would fail if it were called
+    monkeypatch.delattr("forde.double_backward.convolution.good_shape")  # would fail if it were called
     layer, x = nn.Conv2d(3, 4, 1, stride=2), torch.randn(2, 3, 5, 5)
     with Policy("cuda", traced=True).mode(twice=False):
         found = layer(x)

@@ -287,8 +287,8 @@ def work(folder: Path) -> None:
             stack.callback(dist.destroy_process_group)
         mesh = stack.enter_context(joined(shape, torch.device(step.device)))
         moved = _moved(step, mesh)
-        found = mesh.each(_time(step, mesh, job["repeats"]))
-        if mesh.leads:
+        found = mesh.all_gather_values(_time(step, mesh, job["repeats"]))
+        if mesh.is_main_process:
             save_file(moved, folder / "moved.safetensors")
             means = {key: _mean(found, key) for key in ("messages", "sent_kb", "waited_ms")}
             told = {**found[0], **means, "threads": threads, "backend": backend if size > 1 else None}

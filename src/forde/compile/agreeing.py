@@ -29,11 +29,11 @@ class Company(Protocol):
     def shape(self) -> tuple[int, int]:
         """Shards of members × shards of the batch; process r is at (r // d, r % d)."""
 
-    def highest(self, numbers: list[int]) -> list[int]:
+    def all_reduce_max(self, numbers: list[int]) -> list[int]:
         """The largest of all processes' numbers, one by one."""
 
-    def each(self, value: T) -> list[T]:
-        """What every process has to say, in their order."""
+    def all_gather_values(self, value: T) -> list[T]:
+        """Every process's value, in their order."""
 
 
 def together(company: Company | None, work: Callable[[], str | None]) -> str | None:
@@ -54,7 +54,7 @@ def together(company: Company | None, work: Callable[[], str | None]) -> str | N
         raise
     except FordeError as error:
         refused = error
-    found = company.each((reason, None if refused is None else str(refused)))
+    found = company.all_gather_values((reason, None if refused is None else str(refused)))
     if refused is not None:
         raise refused
     for index, (_, told) in enumerate(found):
@@ -98,12 +98,12 @@ def agreed_change(company: Company | None, change: str | None, key: object) -> s
     if company is None:
         return change
     mark = zlib.crc32(repr(key).encode())
-    changed, high, low = company.highest([int(change is not None), mark, -mark])
+    changed, high, low = company.all_reduce_max([int(change is not None), mark, -mark])
     if high != -low:
         raise FordeError("the processes drew batches of different shapes; give all of them the same data.")
     if not changed:
         return None
-    found = company.each(change)
+    found = company.all_gather_values(change)
     shards = company.shape[1]
     for first in range(0, len(found), shards):
         sharing = found[first : first + shards]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from forde.compile.traced import TracedStep
+from forde.compile.traced import TracedStep, phases
 from forde.cuda_graph import Recorded, record
 from forde.rules import Forces
 from forde.step.checks import refuse_non_finite
@@ -76,9 +76,9 @@ class CudaGraphs:
         return self._optimizer_inside == settings(optimizer)
 
     def beside(self, run: Callable[[], Any]) -> Any:
-        """Run on a stream of its own, as a capture will."""
+        """Run on a side stream, as a capture will, so that warm-up steps set up there what the capture needs."""
         if self._side is None:
-            torch.cuda.empty_cache()  # what the plain step left unused is of no use to another stream
+            torch.cuda.empty_cache()  # memory that the plain step freed cannot be reused on another stream
             self._side = torch.cuda.Stream()
         main = torch.cuda.current_stream()
         self._side.wait_stream(main)
@@ -101,18 +101,13 @@ class CudaGraphs:
         lrs = [] if optimizer is None else [torch.tensor(lr, device=device) for lr in learning_rates(optimizer)]
 
         def run(*given: Tensor) -> StepReport:
-            own = _like(batch, given)
-            found = step.forward(own, repel=factor is not None)
-            forces = step.exchange(found, given[-1]) if factor is not None else None
-            step.finish(forces, step.pull_back(forces, apart=step.method.mixes_weights))
+            report = phases(step, _like(batch, given), None if factor is None else given[-1])
             if optimizer is not None:
-                bad = (~found.losses.isfinite().all()).float()
+                bad = (~report.losses.isfinite().all()).float()
                 self._bad.copy_(torch.maximum(self._bad, bad))
                 with captured(optimizer, lrs, self._bad):
                     optimizer.step()
-            if forces is None:
-                return StepReport(found.losses, torch.zeros_like(found.losses), None, None)
-            return StepReport(found.losses, forces.energy, forces.bandwidth, found.z)
+            return report
 
         recorded = self._record(step, run, [*(tensor.clone() for tensor in inputs), *strength])
         gradients: list[Tensor | None] = []

@@ -17,16 +17,15 @@ from torch import Tensor, fx
 
 from forde.compile.agreeing import Company, attempt, together
 from forde.compile.captured import CapturedPhases, CapturedStep
-from forde.compile.traced import Function, Program, TracedStep
+from forde.compile.traced import Function, Program, TracedStep, phases
 from forde.compile.tracing import fused, state_of, trace, trace_exchange
 from forde.compile.verifying import UnitCheck
 from forde.errors import first_line
 from forde.step.agreement import Position, gradients_by_name, gross_disagreement
 from forde.step.checks import refuse_unrepeatable
-from forde.step.core import Step
 from forde.step.plain import PlainStep
 from forde.step.python_state import Watch, difference, hooks_of
-from forde.step.records import Batch, Forward
+from forde.step.records import Batch
 from forde.step.runners import Runner
 
 log = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ class Kind:
     def __init__(self, step: TracedStep, *, capturable: bool) -> None:
         self.step = step
         self.capturable = capturable
-        """Eigenvectors and linear systems come from a library that fails for good where it is captured."""
+        """Whether a CUDA graph can hold it: not eigenvectors and linear systems, whose library fails for good there."""
         self.warm_ups = 0
         self.whole: dict[bool, CapturedStep] = {}
         """By whether the optimizer is part of it."""
@@ -54,7 +53,7 @@ class Kind:
 
 @dataclass
 class _Plainly:
-    """What a plain step on the first batch comes to."""
+    """What the plain step comes to on the first batch, for comparison."""
 
     z: Tensor | None = None
     gradients: list[dict[str, Tensor]] = field(default_factory=list)
@@ -72,7 +71,7 @@ class Compiler:
         self._plain, self._runner, self._method = plain, plain.runner, plain.method
         self._fuse, self._company = fuse, company
         self.watch: Watch | None = None
-        """What the last trace took from Python."""
+        """Notices when Python state that the last trace has baked in changes."""
 
     def compile(self, batch: Batch, factor: float | None) -> Kind | str:
         """The traced step for such batches, or why the plain one stays, in words."""
@@ -109,13 +108,13 @@ class Compiler:
             return reason
         (kind,) = kinds
         if self._company is not None:  # members of other processes may have BatchNorm where these have none
-            kind.talks = bool(self._company.highest([int(kind.talks)])[0])
+            kind.talks = bool(self._company.all_reduce_max([int(kind.talks)])[0])
         self.watch = Watch(members)  # tracing ran the forward pass once more
         log.info("engine: compiled in %.0f s (%s)", time.perf_counter() - started, self._in_words(kind))
         return kind
 
     def _agreed(self, reason: str | None) -> str | None:
-        """Why not to go on, also where only another process that shares the batch has a reason."""
+        """A reason not to go on, of this process or of another that shares the batch; None if none has one."""
         processes = self._runner.policy.processes
         if processes is None:
             return reason
@@ -127,25 +126,19 @@ class Compiler:
         found = [hooks_of(member) for member in self._runner.ensemble.members]
         return next((f"{text} in member {i}" for i, text in enumerate(found) if text is not None), None)
 
-    def _phases(self, step: Step, batch: Batch, factor: float | None) -> Forward:
-        found = step.forward(batch, repel=factor is not None)
-        forces = None if factor is None else step.exchange(found, factor)
-        step.finish(forces, step.pull_back(forces, apart=self._method.mixes_weights))
-        return found
-
     def _try_plainly(self, found: _Plainly, position: Position, batch: Batch, factor: float | None) -> str | None:
-        """Two plain steps: what they come to, and why what they do besides cannot be traced, if so."""
+        """Make two plain steps and note what they come to; why they cannot be traced, in words, or None."""
         assert self.watch is not None
-        first = self._phases(self._plain, batch, factor)
+        first = phases(self._plain, batch, factor)
         reason = self._agreed(position.side_effects())
         if reason is not None:
             position.restore()
             self.watch.restore()
             return reason
-        moved = self.watch.change()  # something that is set up in the first step, perhaps
+        moved = self.watch.change()  # perhaps something that the network sets up in its first forward pass
         again = Watch(list(self._runner.ensemble.members))
         position.restore()
-        second = self._phases(self._plain, batch, factor)
+        second = phases(self._plain, batch, factor)
         found.z, found.gradients = second.z, gradients_by_name(self._runner.groups)
         position.restore()
         change = again.change()
@@ -161,7 +154,8 @@ class Compiler:
     def _traced_runner(self) -> Runner:
         """The same members, under the policy for traced steps."""
         policy = self._runner.policy
-        return self._runner.like(policy=policy if policy.stacked else replace(policy, traced=True, compiler=self._fuse))
+        own = policy if policy.stacked else replace(policy, traced=True, compiler=self._fuse)
+        return self._runner.like(policy=own)
 
     def _traced_step(self, batch: Batch, z: Tensor | None) -> TracedStep:
         plain, repel = self._plain, z is not None
@@ -215,11 +209,11 @@ class Compiler:
                     return f"{reason} (does the forward pass depend on more than its input and weights?)"
             seen.add(id(program))
         position.restore()
-        found = self._phases(kind.step, batch, factor)
+        found = phases(kind.step, batch, factor)
         if found.z is not None and batch.one.is_cuda and self._company is None:
             compile_exchange(kind, self._plain, found.z, fuse=self._fuse)
             position.restore()
-            self._phases(kind.step, batch, factor)
+            phases(kind.step, batch, factor)
         return None if random else gross_disagreement(self._runner.groups, plainly.gradients, rough=self._is_rough)
 
     @property

@@ -18,6 +18,14 @@ from torch import Tensor, fx
 def split(
     joint: fx.GraphModule, n_told: int, *, cotangent: bool, fused: bool, recompute: bool
 ) -> tuple[fx.GraphModule, fx.GraphModule | None]:
+    """Phase 1 and phase 3 of a traced step, as functions of flat tensors; without a cotangent all of it is phase 1.
+
+    Args:
+        joint: the whole step, whose last input is the cotangent where there is one.
+        n_told: how many of its results belong to phase 1; those behind them are gradients.
+        fused: a compiler will merge cheap operations, so phase 3 makes these again from what phase 1 writes anyway.
+        recompute: keep nothing of phase 1 but random numbers; phase 3 makes the forward pass again.
+    """
     nodes = list(joint.graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
     (output,) = (node for node in nodes if node.op == "output")

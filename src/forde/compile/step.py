@@ -28,7 +28,6 @@ from forde.step.core import Repulsion, Step
 from forde.step.plain import PlainStep
 from forde.step.python_state import Watch
 from forde.step.records import Batch, Batches, Forward, Inputs, Moment, StepReport, Targets
-from forde.step.runners import MemberLoop
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -45,14 +44,16 @@ class CompiledStep(Step):
     """Runs the traced and compiled form of a plain step where there is one.
 
     Args:
-        plain: with `metric_apart`, so that both hand out the same representations.
-        steps: how many the run will have, where a look at the clock is to say whether compiling pays within them.
-        asked_for: whether it is worth a warning that compiled steps are not possible; by default without `steps`.
+        plain: made with `metric_apart`, so that both steps hand out the same representations.
+        steps: of the run. If given, the first few are timed, and the rest is compiled only if that pays.
+        asked_for: whether the user asked for compiled steps, so that falling back is worth a warning; by default where
+            `steps` is left out.
         rows: samples in the batches that are compiled; by default as many as in the first one.
         fuse: whether torch's compiler merges operations; by default where it can.
         company: the processes that make the steps together; None where this one is alone.
 
     >>> from forde import method
+    >>> from forde.step import MemberLoop
     >>> forde_identity = method("forde-identity")
     >>> ensemble = Ensemble(lambda: nn.Linear(4, 3), n_members=2)
     >>> plain = PlainStep(MemberLoop(ensemble, forde_identity), forde_identity, metric_apart=True)
@@ -83,13 +84,12 @@ class CompiledStep(Step):
         self._kinds: dict[Key, Kind] = {}
         self._graphs = CudaGraphs(self.runner, parallel=plain.memory == "speed") if device.type == "cuda" else None
         self._running: Kind | None = None
-        """Of the step between whose phases other processes meet; None where it is made plainly."""
+        """Whose phases are being run one by one; None where the plain step's are."""
         self._code: Watch | None = None
-        """What the traced steps took from Python."""
+        """Notices when Python state that the traces have baked in changes."""
         self._changes = 0
         # How tensor cores and a CPU's convolutions read them fastest.
-        looped = isinstance(self.runner, MemberLoop)
-        self._layouts = _store_weights(self.runner.ensemble, torch.channels_last) if looped else []
+        self._layouts = _store_weights(self.runner.ensemble, self.runner.image_layout)
 
     @property
     def plain(self) -> PlainStep:
@@ -162,9 +162,8 @@ class CompiledStep(Step):
         if kind is None:
             return self._plain.exchange(found, factor)
         if self._graphs is not None and found.z is not None:
-            compile_exchange(
-                kind, self._plain, found.z, fuse=self.fuse
-            )  # those of all members, which is more than this process has
+            # z is of the members of all processes, so its shape was not known when the phases were compiled.
+            compile_exchange(kind, self._plain, found.z, fuse=self.fuse)
         return kind.step.exchange(found, factor)
 
     def pull_back(self, forces: Forces | None, *, apart: bool = False) -> Repulsion:
@@ -206,7 +205,7 @@ class CompiledStep(Step):
 
     def _decide(self, trial: Trial) -> None:
         """Compile from the next step on, or never."""
-        saved, cost = trial.saved(), seconds_to_compile(self.runner.network(0))
+        saved, cost = trial.saved(), seconds_to_compile(self.runner.networks[0])
         self._trial = None
         if saved > cost:
             log.info("engine: compiled, which takes about %.0f s and saves about %.0f s", cost, saved)
@@ -214,9 +213,9 @@ class CompiledStep(Step):
             self._give_up(f"compiling would take about {cost:.0f} s and save about {saved:.0f} s")
 
     def _give_up(self, reason: str) -> None:
-        # Where compiling was asked for, this is something else than that.
+        # A warning only where compiling was asked for, because then something else runs.
         level = logging.WARNING if self._asked_for else logging.INFO
-        log.log(level, "engine: %s after all, %s", self.runner.in_words(), reason)
+        log.log(level, "engine: %s after all, %s", self.runner.name, reason)
         self.is_plain = True
         self._kinds.clear()
 
@@ -235,7 +234,7 @@ class CompiledStep(Step):
         return self._kinds.get(key)  # the last, smaller batch of an epoch is left to the plain step
 
     def _trace_again(self, change: str) -> None:
-        """Forget the compiled steps: they took from Python what is no longer so."""
+        """Forget the compiled steps, because what they baked in has changed."""
         self.settle()
         self._kinds.clear()
         if self._graphs is not None:
@@ -258,6 +257,8 @@ class CompiledStep(Step):
 def _store_weights(ensemble: Ensemble, layout: torch.memory_format) -> list[tuple[Tensor, torch.memory_format]]:
     """Keep convolutions' weights in a memory layout; their values and shapes stay. Returns how they were kept."""
     before: list[tuple[Tensor, torch.memory_format]] = []
+    if layout == torch.contiguous_format:  # stacked members: their weights are views of one tensor, and stay
+        return before
     layers = [layer for layer in ensemble.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
     for parameter in (parameter for layer in layers for parameter in layer.parameters()):
         if parameter.dim() == 4:

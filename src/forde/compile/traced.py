@@ -13,9 +13,9 @@ from torch import Tensor
 from forde.compile.tracing import Traced, given_to
 from forde.cuda_graph import side_by_side
 from forde.rules import Forces
-from forde.step.core import Repulsion, Step
+from forde.step.core import Repulsion, Step, report_of
 from forde.step.plain import PlainStep
-from forde.step.records import Batch, Batches, Forward
+from forde.step.records import Batch, Batches, Forward, StepReport
 from forde.torch_private import copy_each
 
 Function = Callable[..., Sequence[Tensor]]
@@ -42,12 +42,12 @@ class TracedStep(Step):
         super().__init__(plain.runner, plain.method)
         self._plain, self.programs = plain, programs
         self.exchange_programs: dict[torch.Size, tuple[Function, list[str]] | None] = {}
-        """By the shape of z, phase 2 as a function of z and the factor, and the names of its results; without one it
-        is run as it is."""
+        """By the shape of z: phase 2 as a traced function of z and the factor, and the names of its results. For other
+        shapes the plain step's exchange is run."""
         self.streams: Sequence[torch.cuda.Stream] = ()
         """Where units are queued, while a CUDA graph is recorded."""
         self._waiting: list[list[Tensor]] = []
-        """What phase 3 reads of phase 1, by unit."""
+        """By unit, the tensors that phase 3 reads from phase 1."""
         self._new_buffers: list[tuple[list[Tensor], Sequence[Tensor]]] = []
 
     @property
@@ -100,7 +100,7 @@ class TracedStep(Step):
             return Forces(**dict(zip(names, function(found.z, factor), strict=True)))
 
     def pull_back(self, forces: Forces | None, *, apart: bool = False) -> Repulsion:
-        """As traced: the repulsion is apart where `method.mixes_weights`, and only there."""
+        """The trace has decided what is apart: the repulsion where `method.mixes_weights`, and only there."""
         repulsion: list[Sequence[Tensor | None]] = []
         if forces is not None:
             with self._products():
@@ -123,7 +123,7 @@ class TracedStep(Step):
         match_layouts(self.runner.parameters())
 
     def _move_buffers(self) -> None:
-        """After the step: in `memory="low"` phase 3 starts from the same buffers as phase 1."""
+        """Only after phase 3, which with `memory="low"` starts from the same buffers as phase 1."""
         by_type: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for buffers, values in self._new_buffers:
             for buffer, value in zip(buffers, values, strict=True):
@@ -137,6 +137,14 @@ class TracedStep(Step):
 
     def _products(self) -> Any:
         return _tensor_float_products() if self.runner.precision == "bf16" else nullcontext()
+
+
+def phases(step: Step, batch: Batches, factor: float | Tensor | None) -> StepReport:
+    """A step's three phases on a batch that is planned already: gradients are left in `.grad`, losses not looked at."""
+    found = step.forward(batch, repel=factor is not None)
+    forces = None if factor is None else step.exchange(found, factor)
+    step.finish(forces, step.pull_back(forces, apart=step.method.mixes_weights))
+    return report_of(found, forces)
 
 
 def match_layouts(parameters: Sequence[Tensor]) -> None:

@@ -52,7 +52,7 @@ class Traced:
 
 @dataclass
 class _Results:
-    """What the traced function returned besides tensors."""
+    """What the function noted while it was traced, besides the tensors that it returned."""
 
     has_loss_gradient: bool = False
     of_objective: list[str] | None = None
@@ -96,7 +96,7 @@ def trace(
             moving = {name: tensors[name].clone() for name in buffers}
             graph = forward(
                 runner, method, unit, seen, repel=repel, metric=matrices[0] if matrices else None,
-                tensors={**tensors, **leaves, **moving}, links=links,
+                tensors={**tensors, **leaves, **moving},
             )  # fmt: skip
             apart: Sequence[Tensor | None] = [None] * len(leaves)
             roots, seeds = [graph.objective], [torch.ones_like(graph.objective)]
@@ -114,12 +114,12 @@ def trace(
         gradients = [g for g in [*together, *apart] if g is not None]
         return [t.detach() for t in [*told, *moving.values(), *gradients]]
 
-    links = True
     with torch.no_grad():
         given = (state_of(runner, unit), matrices, batch.x, batch.y, own_part, *([] if z is None else [z]))
         graph = _record(joint, given)
         if repel and batch.part is not None and any(is_random(node) for node in graph.graph.nodes):
-            links = False  # the part draws numbers of its own, so its activations are not those of the whole batch
+            # The part draws numbers of its own, so its activations are not those of the whole batch.
+            runner = runner.like(policy=replace(runner.policy, links=False))
             graph = _record(joint, given)
     n_told = 1 + repel + results.has_loss_gradient + len(buffers)
     first, second = split(graph, n_told, cotangent=repel, fused=fused, recompute=recompute)

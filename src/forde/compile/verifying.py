@@ -28,14 +28,14 @@ from forde.step.runners import Runner
 
 @dataclass(frozen=True)
 class UnitCheck:
-    """What a program of a unit does differently from the plain step, in words; None if nothing."""
+    """Called with a unit and its program: what the program does differently from the plain step; None if nothing."""
 
     plain: PlainStep
     strict: Runner
-    """As the programs were traced, without autocast, which is part of what is traced."""
+    """The runner that traces, in float32: a trace holds its autocast, so one without it has to be made anew."""
     position: Position
     agreed: Callable[[str | None], str | None]
-    """A reason of this process's, or of one that shares the batch."""
+    """Turns a reason of this process into one of all that share the batch, see `Compiler._agreed`."""
     fuse: bool
     rough: bool
     """Whether convolutions are of bfloat16 or TensorFloat-32."""
@@ -47,7 +47,7 @@ class UnitCheck:
         step = TracedStep(self.plain, [program])
         runner = self.plain.runner.like(precision="float32")
         with strict_products(runner.ensemble.device) if rough else nullcontext():
-            if self.plain.runner.precision == "bf16":  # autocast is part of what was traced
+            if self.plain.runner.precision == "bf16":
                 like = None if z is None else z[self.plain.runner.rows[unit]]
                 traced = trace(
                     self.strict, method, unit, step.laid_out(batch), like, metric=metric, fused=False, recompute=False

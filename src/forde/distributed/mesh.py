@@ -70,7 +70,7 @@ class Axis:
             return tensors
         assert self.group is not None
         own = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()]
-        labels = self.told(own, device)
+        labels = self.all_gather_values(own, device)
         found: dict[str, Tensor] = {}
         for index, each in enumerate(labels):
             sizes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in each]
@@ -84,10 +84,10 @@ class Axis:
                 found[name] = part.clone().view(dtype).view(shape)  # a clone begins at an address that fits the type
         return found
 
-    def told(self, value: T, device: torch.device) -> list[T]:
-        """What each process has to say, in their order; `device` carries it.
+    def all_gather_values(self, value: T, device: torch.device) -> list[T]:
+        """Each process's value, in their order, sent on `device`.
 
-        >>> Axis().told({"lr": 0.1}, torch.device("cpu"))
+        >>> Axis().all_gather_values({"lr": 0.1}, torch.device("cpu"))
         [{'lr': 0.1}]
         """
         if self.size == 1:
@@ -99,8 +99,8 @@ class Axis:
         rows = self.all_gather(padded)
         return [unpacked(_as_bytes(row[:length])) for row, length in zip(rows, lengths, strict=True)]
 
-    def heard(self, value: Any, device: torch.device) -> Any:
-        """What the first process has to say; what others give is not sent."""
+    def broadcast_value(self, value: Any, device: torch.device) -> Any:
+        """The first process's value, in all of them; what others give is not sent."""
         assert self.group is not None
         first = dist.get_global_rank(self.group, 0)
         content = _as_tensor(packed(value if self.index == 0 else None), device)
@@ -128,7 +128,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 class Mesh:
     """Processes arranged as members × data; by default this one alone.
 
-    >>> Mesh().shape, Mesh().leads
+    >>> Mesh().shape, Mesh().is_main_process
     ((1, 1), True)
     """
 
@@ -138,7 +138,7 @@ class Mesh:
     device: torch.device = CPU
     """Of the members, and so of most tensors that travel."""
     words: torch.device = CPU
-    """Of short messages: on the host where that can be, so that nobody waits for what a GPU has still to do."""
+    """Of short messages: the host where the backend can send from it, so that nobody waits for a GPU to finish."""
 
     @property
     def shape(self) -> Shape:
@@ -146,15 +146,15 @@ class Mesh:
         return self.members.size, self.data.size
 
     @property
-    def leads(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this is the first process, which writes files and decides."""
         return self.everyone.index == 0
 
     def anywhere(self, happened: bool) -> bool:
         """Whether it is so in any process."""
-        return bool(self.highest([int(happened)])[0])
+        return bool(self.all_reduce_max([int(happened)])[0])
 
-    def highest(self, numbers: list[int]) -> list[int]:
+    def all_reduce_max(self, numbers: list[int]) -> list[int]:
         """The largest of all processes' numbers, one by one."""
         if self.everyone.size == 1:
             return numbers
@@ -170,23 +170,23 @@ class Mesh:
         """
         if self.everyone.size == 1:
             return action()
-        if self.leads:
+        if self.is_main_process:
             try:
                 found = action()
             except FordeError as error:
-                self.everyone.heard((type(error).__name__, str(error)), self.words)
+                self.everyone.broadcast_value((type(error).__name__, str(error)), self.words)
                 raise
-            self.everyone.heard((None, found), self.words)
+            self.everyone.broadcast_value((None, found), self.words)
             return found
-        error_name, told = self.everyone.heard(None, self.words)
+        error_name, told = self.everyone.broadcast_value(None, self.words)
         if error_name is not None:
             raise (NonFiniteError if error_name == NonFiniteError.__name__ else FordeError)(told)
         result: T = told
         return result
 
-    def each(self, value: T) -> list[T]:
-        """What every process has to say, in their order."""
-        return self.everyone.told(value, self.words)
+    def all_gather_values(self, value: T) -> list[T]:
+        """Every process's value, in their order."""
+        return self.everyone.all_gather_values(value, self.words)
 
 
 ALONE = Mesh()

@@ -1,11 +1,15 @@
-"""Values as bytes for other processes: JSON, and safetensors for tensors. Reading them cannot run anything.
+"""What travels between processes: values as bytes, and many tensors as one.
 
-A message is the length of its JSON (8 bytes), the JSON, and the tensors that it speaks of.
+Values are sent as JSON, and as safetensors for the tensors in them, so that reading a message cannot run anything. A
+message is the length of its JSON (8 bytes), the JSON, and the tensors that it speaks of.
+
+Gradients are sent as one flat tensor of each type: a message for each would cost more than what is in it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -68,3 +72,52 @@ def _from_json(value: Any, tensors: dict[str, Tensor]) -> Any:
         return dtype
     items = [_from_json(each, tensors) for each in content]
     return tuple(items) if kind == "tuple" else dict(items)
+
+
+# Many tensors as one
+
+
+def flattened(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+    """One flat tensor per type: all values, then a 1 or 0 for each tensor that says whether there was one.
+
+    Networks that do not use all of their parameters have no gradient for some, and not for the same ones everywhere.
+
+    >>> flattened([torch.ones(2), None], [torch.zeros(2), torch.zeros(1)])
+    [tensor([1., 1., 0., 1., 0.])]
+    """
+    return [
+        torch.cat(
+            [
+                *(torch.zeros_like(b).flatten() if a is None else a.detach().to(dtype).flatten() for a, b in pairs),
+                torch.tensor([float(a is not None) for a, _ in pairs], dtype=dtype, device=pairs[0][1].device),
+            ]
+        )
+        for dtype, pairs in _by_type(tensors, like).items()
+    ]
+
+
+def unflattened(flats: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor | None]:
+    """Inverse of `flattened`, also of a sum of such: there is a tensor where any process had one.
+
+    >>> like = [torch.zeros(2), torch.zeros(1)]
+    >>> unflattened(flattened([torch.ones(2), None], like), like)
+    [tensor([1., 1.]), None]
+    """
+    parts: dict[torch.dtype, list[Tensor | None]] = {}
+    for flat, (dtype, pairs) in zip(flats, _by_type(like, like).items(), strict=True):
+        *values, there = flat.split([*(b.numel() for _, b in pairs), len(pairs)])
+        parts[dtype] = [
+            value.view(b.shape) if is_there else None
+            for value, (_, b), is_there in zip(values, pairs, there.tolist(), strict=True)
+        ]
+    remaining = {dtype: iter(values) for dtype, values in parts.items()}
+    return [next(remaining[b.dtype]) for b in like]
+
+
+def _by_type(
+    tensors: Sequence[Tensor | None], like: Sequence[Tensor]
+) -> dict[torch.dtype, list[tuple[Tensor | None, Tensor]]]:
+    found: dict[torch.dtype, list[tuple[Tensor | None, Tensor]]] = {}
+    for tensor, template in zip(tensors, like, strict=True):
+        found.setdefault(template.dtype, []).append((tensor, template))
+    return found

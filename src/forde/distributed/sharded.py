@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,8 +22,8 @@ from torch.optim import Optimizer
 
 from forde.arguments import Input, each_tensor
 from forde.compile.traced import match_layouts
-from forde.distributed.flat import pack, unpack
-from forde.distributed.mesh import Mesh
+from forde.distributed.mesh import Axis, Mesh
+from forde.distributed.messages import flattened, unflattened
 from forde.ensemble import Ensemble, of_networks
 from forde.errors import FordeError
 from forde.random_state import random_tensors, set_random_tensors
@@ -174,10 +174,10 @@ class ShardedStep(Step):
         parameters = self.runner.trained()
         apart = [gradient for unit in repulsion for gradient in unit]
         like = parameters + parameters if apart else parameters
-        flats = pack([*(parameter.grad for parameter in parameters), *apart], like)
+        flats = flattened([*(parameter.grad for parameter in parameters), *apart], like)
         for flat in flats:
             self.mesh.data.all_reduce(flat)
-        summed = unpack(flats, like)
+        summed = unflattened(flats, like)
         for parameter, total in zip(parameters, summed, strict=False):
             if total is not None and parameter.grad is not None:
                 parameter.grad.copy_(total)  # keeps its memory layout
@@ -190,8 +190,8 @@ class ShardedStep(Step):
         if self.mesh.members.size == 1:
             return gradients
         like = [self.runner.of_members(name) for name in names]
-        rows = [self.mesh.members.all_gather(flat) for flat in pack([gradients.get(name) for name in names], like)]
-        found = [unpack([row[i] for row in rows], like) for i in range(self.mesh.members.size)]
+        rows = [self.mesh.members.all_gather(flat) for flat in flattened([gradients.get(name) for name in names], like)]
+        found = [unflattened([row[i] for row in rows], like) for i in range(self.mesh.members.size)]
         columns = zip(names, zip(*found, strict=True), strict=True)
         return {name: torch.cat(there) for name, column in columns if len(there := _there(column)) == len(column)}
 
@@ -245,7 +245,7 @@ def share_members(ensemble: Ensemble, mesh: Mesh) -> None:
     own = named_tensors(ensemble)
     if mesh.everyone.size > 1:
         with torch.no_grad():
-            for name, tensor in mesh.everyone.union(own if mesh.leads else {}, mesh.device).items():
+            for name, tensor in mesh.everyone.union(own if mesh.is_main_process else {}, mesh.device).items():
                 own[name].copy_(tensor)
 
 
@@ -286,3 +286,52 @@ def own_random_numbers(mesh: Mesh, step: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[mesh.device] if mesh.device.type == "cuda" else []):
         torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1)))
         yield
+
+
+# BatchNorm over a batch that several processes hold: its sums are one operation, so that a trace can hold them.
+
+_axes: list[Axis] = []
+"""By the number under which the operation knows them: operations take numbers, not objects."""
+
+
+@torch.library.custom_op("forde::sum_over_processes", mutates_args=())
+def _sum_over_processes(x: Tensor, axis: int) -> Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    _axes[axis].all_reduce(total)
+    return total
+
+
+@_sum_over_processes.register_fake
+def _(x: Tensor, axis: int) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@dataclass(frozen=True)
+class SharingProcesses:
+    """The processes along an axis that share every batch, as `double_backward` knows them.
+
+    >>> SharingProcesses(Axis()).sum(torch.ones(2))
+    tensor([1., 1.])
+    """
+
+    axis: Axis
+    number: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        _axes.append(self.axis)
+        object.__setattr__(self, "number", len(_axes) - 1)
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return self.axis.size
+
+    @property
+    def index(self) -> int:
+        """This one among them."""
+        return self.axis.index
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """A new tensor, the sum of all processes' tensors; nothing is differentiated through it."""
+        total: Tensor = _sum_over_processes(tensor, self.number)
+        return total

@@ -114,7 +114,7 @@ class _Gradient(torch.autograd.Function):
         return None if to_g is None else to_g.to(g.dtype), None if to_y is None else to_y.to(y.dtype), to_w, None, None
 
 
-class _Tell(torch.autograd.Function):
+class _Statistics(torch.autograd.Function):
     """μ and r, which the kernel has found already, as functions of y."""
 
     @staticmethod
@@ -142,25 +142,25 @@ def _project(
     return gradients
 
 
-def normalise(call: BatchNorm, *, telling: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+def in_training(call: BatchNorm, *, differentiable: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """As `torch.nn.functional.batch_norm(training=True)` on `[B, C, ...]`, and μ and r `[C]`.
 
     Args:
         call: its arguments; the running statistics are moved.
-        telling: whether μ and r are functions of y, or numbers. If so, what will be differentiated twice has to be
-            normalised elsewhere, by these: the second derivative of the output is torch's own here, and slow.
+        differentiable: whether gradients flow to y through the μ and r that are returned. The output then has torch's
+            own second derivative, which is slow: what is differentiated twice is normalised by μ and r in another call.
 
     >>> y = torch.randn(8, 3, 4, 4)
     >>> expected = torch.nn.functional.batch_norm(y, None, None, training=True)
-    >>> torch.equal(normalise(BatchNorm(y, None, None))[0], expected)
+    >>> torch.equal(in_training(BatchNorm(y, None, None))[0], expected)
     True
     """
     y, running_mean, running_var, weight, bias, _, momentum, eps = call
     statistics = () if running_mean is None or running_var is None else (running_mean, running_var)
     settings = (*statistics, True, momentum, eps)
-    if telling:
+    if differentiable:
         out, mean, inverse = batch_norm_in_training(y, weight, bias, *settings)
-        return out, *_Tell.apply(y, mean, inverse)
+        return out, *_Statistics.apply(y, mean, inverse)
     found: tuple[Tensor, Tensor, Tensor] = _Normalise.apply(y, weight, bias, *settings)
     return found
 
@@ -174,7 +174,7 @@ class Processes(Protocol):
 
     @property
     def index(self) -> int:
-        """This one."""
+        """Which of them this one is."""
 
     def sum(self, tensor: Tensor) -> Tensor:
         """A new tensor, the sum of all processes' tensors; nothing is differentiated through it."""
@@ -211,13 +211,13 @@ def composed(call: BatchNorm, processes: Processes | None = None) -> tuple[Tenso
         variance = (variances + (means - mean).square()).mean(0)
     move_running_stats(call, mean, variance, n)
     inverse = (variance + call.eps).rsqrt()
-    return normalise_by(call, mean, inverse), mean, inverse
+    return by_statistics(call, mean, inverse), mean, inverse
 
 
-def normalise_by(call: BatchNorm, mean: Tensor, inverse: Tensor) -> Tensor:
+def by_statistics(call: BatchNorm, mean: Tensor, inverse: Tensor) -> Tensor:
     """BatchNorm of `[B, C, ...]` by given μ and r `[C]`.
 
-    >>> normalise_by(BatchNorm(torch.tensor([[5.0]]), None, None), torch.tensor([1.0]), torch.tensor([0.5]))
+    >>> by_statistics(BatchNorm(torch.tensor([[5.0]]), None, None), torch.tensor([1.0]), torch.tensor([0.5]))
     tensor([[2.]])
     """
     y, scale = call.input, inverse if call.weight is None else inverse * call.weight

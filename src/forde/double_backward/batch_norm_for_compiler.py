@@ -33,20 +33,20 @@ from forde.double_backward.batch_norm import (
     wide,
 )
 from forde.double_backward.batch_norm import (
-    normalise_by as by_given,
+    by_statistics as by_given,
 )
 
 
 class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917
-        ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, telling: bool
+        ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, differentiable: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         variance, mean = torch.var_mean(wide(y), others(y), correction=0)
         inverse = (variance + eps).rsqrt()
         scale = written(inverse if weight is None else inverse * weight)
         ctx.save_for_backward(y, weight, mean, inverse, scale)
-        ctx.mark_non_differentiable(*([variance] if telling else [mean, inverse, variance]))
+        ctx.mark_non_differentiable(*([variance] if differentiable else [mean, inverse, variance]))
         ctx.set_materialize_grads(False)
         return by_given(BatchNorm(y, None, None, None, bias), mean, scale), mean, inverse, variance
 
@@ -144,28 +144,28 @@ def written(tensor: Tensor) -> Tensor:
     return written
 
 
-def normalise(call: BatchNorm, *, telling: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+def in_training(call: BatchNorm, *, differentiable: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """As `torch.nn.functional.batch_norm(training=True)` on `[B, C, ...]`, and μ and r `[C]`.
 
     Args:
         call: its arguments; the running statistics are moved.
-        telling: whether μ and r are functions of y, which can be differentiated, or numbers.
+        differentiable: whether gradients flow to y through the μ and r that are returned.
 
     >>> y = torch.randn(8, 3, 4, 4)
     >>> expected = torch.nn.functional.batch_norm(y, None, None, training=True)
-    >>> torch.allclose(normalise(BatchNorm(y, None, None))[0], expected, atol=1e-6)
+    >>> torch.allclose(in_training(BatchNorm(y, None, None))[0], expected, atol=1e-6)
     True
     """
     y = call.input
-    out, mean, inverse, variance = _Normalise.apply(y, call.weight, call.bias, call.eps, telling)
+    out, mean, inverse, variance = _Normalise.apply(y, call.weight, call.bias, call.eps, differentiable)
     move_running_stats(call, mean, variance, y.numel() // y.shape[1])
     return _marked(out), mean, inverse
 
 
-def normalise_by(call: BatchNorm, mean: Tensor, inverse: Tensor) -> Tensor:
+def by_statistics(call: BatchNorm, mean: Tensor, inverse: Tensor) -> Tensor:
     """BatchNorm of `[B, C, ...]` by given μ and r `[C]`.
 
-    >>> normalise_by(BatchNorm(torch.tensor([[5.0]]), None, None), torch.tensor([1.0]), torch.tensor([0.5]))
+    >>> by_statistics(BatchNorm(torch.tensor([[5.0]]), None, None), torch.tensor([1.0]), torch.tensor([0.5]))
     tensor([[2.]])
     """
     scale = written(inverse if call.weight is None else inverse * call.weight)

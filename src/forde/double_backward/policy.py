@@ -17,8 +17,7 @@ from forde.double_backward import batch_norm, batch_norm_for_compiler, stacked
 from forde.double_backward.activations import gelu, relu, silu
 from forde.double_backward.batch_norm import BatchNorm, Processes
 from forde.double_backward.batch_norm_for_compiler import relu_for_compiler
-from forde.double_backward.convolution import PLAIN, TRANSPOSED, convolution
-from forde.double_backward.cudnn import in_good_shape
+from forde.double_backward.convolution import PLAIN, TRANSPOSED, convolution, in_good_shape
 from forde.double_backward.group_norm import group_norm, instance_norm
 from forde.double_backward.pooling import MEANS, POOLS, averaging, max_pool2d
 from forde.double_backward.statistics import Part, Whole
@@ -72,6 +71,8 @@ class Policy:
     traced: bool = False
     compiler: bool = False
     """Whether a compiler will merge what is traced: derivatives are written out for it."""
+    links: bool = True
+    """Whether a trace takes the activations of a part of the batch from those of the whole one (`statistics.py`)."""
     processes: Processes | None = None
     """Processes that hold every batch together, so that BatchNorm is over all of them."""
 
@@ -99,19 +100,19 @@ class Policy:
             raise FordeError("BatchNorm is over the batch that several processes share")
         if isinstance(statistics, Part):
             formulas = batch_norm_for_compiler if self.compiler else batch_norm
-            return formulas.normalise_by(call, *statistics.next_statistics(call.input.shape[1]))
+            return formulas.by_statistics(call, *statistics.next_statistics(call.input.shape[1]))
         shards = 1 if self.processes is None else self.processes.size
         if shards * call.input.numel() <= call.input.shape[1]:
             raise ValueError(
                 f"Expected more than 1 value per channel when training, got input size {call.input.size()}"
             )
-        telling = statistics is not None
+        differentiable = statistics is not None
         if self.processes is not None or self.stacked:
             out, mean, inverse = batch_norm.composed(call, self.processes)
         elif self.compiler:
-            out, mean, inverse = batch_norm_for_compiler.normalise(call, telling=telling)
+            out, mean, inverse = batch_norm_for_compiler.in_training(call, differentiable=differentiable)
         else:
-            out, mean, inverse = batch_norm.normalise(call, telling=telling)
+            out, mean, inverse = batch_norm.in_training(call, differentiable=differentiable)
         if statistics is not None:
             statistics.statistics.append((mean, inverse))
         return out

@@ -113,20 +113,14 @@ POOLS: dict[Callable[..., Any], int] = {
 MEANS: tuple[Callable[..., Any], ...] = (torch.mean, Tensor.mean)
 
 
-def average(x: Tensor, axes: tuple[int, ...], *, keepdim: bool = False) -> Tensor:
-    """The mean of x over some axes, all others kept.
-
-    >>> average(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), (1,))
-    tensor([1.5000, 3.5000])
-    """
-    return x.sum(axes, keepdim=keepdim) / math.prod(x.shape[axis] for axis in axes)
-
-
 def averaging(func: Callable[..., Any]) -> Callable[..., Any]:
-    """One of `POOLS` or `MEANS`, by `average` where this does the same.
+    """One of `POOLS` or `MEANS`, as a sum over axes divided by their size.
 
-    That is over given axes, or down to one place, on a device that gains from it, and where torch itself would add up
-    in the dtype of x (it widens halves).
+    torch's own is called for other means than over given axes or down to one place, on devices that gain nothing, and
+    where torch would add up in another dtype than that of x (it widens halves).
+
+    >>> averaging(torch.mean)(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 1)
+    tensor([1.5000, 3.5000])
     """
     dims = POOLS.get(func)
     names = ("dim", "keepdim") if dims is None else ("output_size",)
@@ -141,6 +135,7 @@ def averaging(func: Callable[..., Any]) -> Callable[..., Any]:
         plain = x.device.type == "cpu" and x.is_floating_point() and x.itemsize >= 4
         if axes is None or axes == () or not plain or not given.keys() <= {"dim", "keepdim"}:
             return func(*args, **kwargs)
-        return average(x, (axes,) if isinstance(axes, int) else tuple(axes), keepdim=bool(given.get("keepdim", False)))
+        axes = (axes,) if isinstance(axes, int) else tuple(axes)
+        return x.sum(axes, keepdim=bool(given.get("keepdim", False))) / math.prod(x.shape[axis] for axis in axes)
 
     return call

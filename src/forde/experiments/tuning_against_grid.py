@@ -184,7 +184,7 @@ def compared(name: str, folder: Path, data_dir: Path | None) -> dict[str, Any]:
 
 def main() -> None:
     """Of the module as a script."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", choices=SETTINGS)
     parser.add_argument("out", type=Path, help="folder; report.json is what came of it")
     parser.add_argument("--data-dir", type=Path)

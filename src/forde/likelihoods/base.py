@@ -100,6 +100,9 @@ class Likelihood(ABC):
             scalar: whether `scalar` will be asked for; then also where it has no meaning.
         """
 
+    def look_at(self, output: Tensor, y: Tensor) -> None:
+        """Warn of a training's first output `[B, ...]`, detached, where it is probably not what it should be."""
+
     def config(self) -> dict[str, Any]:
         """JSON-ready description, read back by `likelihood_from_config`."""
         return {"name": self.name}

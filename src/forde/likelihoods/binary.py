@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from forde.errors import FordeError
 from forde.likelihoods.base import Likelihood
+from forde.likelihoods.looking import warn_of_sigmoid
 from forde.likelihoods.settings import as_weights, numbers_from_0
 from forde.prediction import ClassificationPrediction, MultiLabelPrediction
 
@@ -88,6 +89,9 @@ class Binary(Likelihood):
                 "of each class."
             )
 
+    def look_at(self, output: Tensor, y: Tensor) -> None:
+        warn_of_sigmoid(output)
+
     def config(self) -> dict[str, Any]:
         return {"name": self.name, **({} if self.pos_weight == 1 else {"pos_weight": self.pos_weight})}
 
@@ -158,6 +162,9 @@ class MultiLabel(Likelihood):
                 f"pos_weight has {len(self.pos_weight)} numbers, but there are {output.shape[1]} labels; pass one for "
                 "each label."
             )
+
+    def look_at(self, output: Tensor, y: Tensor) -> None:
+        warn_of_sigmoid(output)
 
     def config(self) -> dict[str, Any]:
         return {"name": self.name, **({} if self.pos_weight is None else {"pos_weight": list(self.pos_weight)})}

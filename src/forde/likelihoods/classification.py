@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from forde.errors import FordeError
 from forde.likelihoods.base import Likelihood
+from forde.likelihoods.looking import warn_of_softmax
 from forde.likelihoods.settings import as_weights, numbers_from_0
 from forde.prediction import ClassificationPrediction, Prediction
 
@@ -207,3 +208,6 @@ class Classification(OfClasses):
                 f"{list(y.shape)}; give one probability for each class."
             )
         self.check_number(output.shape[1])
+
+    def look_at(self, output: Tensor, y: Tensor) -> None:
+        warn_of_softmax(output)

@@ -12,6 +12,7 @@ from torch import Tensor
 from forde.errors import FordeError, unknown_name
 from forde.likelihoods.base import Likelihood
 from forde.likelihoods.classification import Classification
+from forde.likelihoods.looking import are_probabilities, warn_of_broadcasting
 from forde.prediction import ClassificationPrediction, Prediction, RawPrediction
 
 
@@ -115,6 +116,15 @@ class Custom(Likelihood):
         reason = self.without_scalar(output, y) if scalar else None
         if reason is not None:
             raise FordeError(reason)
+
+    def look_at(self, output: Tensor, y: Tensor) -> None:
+        if self.guessed and output.dim() == 2 and are_probabilities(output):
+            raise FordeError(
+                "the network's outputs are probabilities, but with labels and an own loss they are taken for logits; "
+                "return logits and apply log_softmax in the loss, or say what they mean with "
+                "forde.likelihoods.Custom(loss, scalar=..., prediction=...)."
+            )
+        warn_of_broadcasting(self.function, output, y)
 
     def config(self) -> dict[str, Any]:
         stated = self._prediction if isinstance(self._prediction, str) else None

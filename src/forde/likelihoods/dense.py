@@ -9,6 +9,7 @@ from torch import Tensor
 
 from forde.errors import FordeError
 from forde.likelihoods.classification import INTEGERS, OfClasses
+from forde.likelihoods.looking import warn_of_softmax
 from forde.prediction import DensePrediction
 
 
@@ -88,6 +89,9 @@ class DenseClassification(OfClasses):
                 f"shape {expected} with C ≥ 2 classes were expected; {advice}."
             )
         self.check_number(output.shape[1])
+
+    def look_at(self, output: Tensor, y: Tensor) -> None:
+        warn_of_softmax(output.movedim(1, -1))
 
 
 def _rows(values: Tensor) -> Tensor:

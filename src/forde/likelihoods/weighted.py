@@ -125,6 +125,9 @@ class Weighted(Likelihood):
     def check_labels(self, output: Tensor, y: Tensor, *, scalar: bool = False) -> None:
         self.likelihood.check_labels(output, self._parts(y)[0], scalar=scalar)
 
+    def look_at(self, output: Tensor, y: Tensor) -> None:
+        self.likelihood.look_at(output, self._parts(y)[0])
+
     def config(self) -> dict[str, Any]:
         """That of the likelihood itself: weights belong to a training and not to the trained ensemble."""
         return self.likelihood.config()

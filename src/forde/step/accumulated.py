@@ -29,6 +29,7 @@ from forde.step.agreement import Position
 from forde.step.checks import refuse_unrepeatable
 from forde.step.core import Repulsion, Step
 from forde.step.records import Batch, Batches, Forward
+from forde.step.runners import part_of
 from forde.torch_private import batch_norms
 
 log = logging.getLogger(__name__)
@@ -47,31 +48,17 @@ def part_sizes(n: int, parts: int) -> list[int]:
     return [n // parts + (part < n % parts) for part in range(parts)]
 
 
-class _Start:
-    """Where the forward pass of a part began, in all units."""
-
-    def __init__(self, step: Step) -> None:
-        runner = step.runner
-        device = runner.ensemble.device
-        self._positions = [Position(runner, device, unit) for unit in range(len(runner.leaves))]
-
-    def restore(self) -> None:
-        """Go back."""
-        for position in self._positions:
-            position.restore()
-
-
 @dataclass(frozen=True)
 class _Waiting:
     """A part whose representation is in the exchange."""
 
     batch: Batches
-    start: _Start | None
+    start: Position | None
     """None for the last part, whose graph is kept."""
     size: int
     """Of its representation along the samples' axis."""
     losses: Tensor
-    """`[M]`, to see that the pass that is made again is the same."""
+    """`[M]`, compared with those of the second pass, which must be the same."""
 
 
 class AccumulatedStep(Step):
@@ -96,9 +83,9 @@ class AccumulatedStep(Step):
         super().__init__(inner.runner, inner.method, inner.whole)
         self.inner, self.parts = inner, parts
         self._waiting: list[_Waiting] = []
-        self._end: _Start | None = None
+        self._end: Position | None = None
         self._sums: list[Tensor | None] = []
-        """Gradients of parts that are done, by parameter."""
+        """By parameter, the sum of the gradients of those parts that are done."""
         self._seen_loss = self._seen_again = False
         norms = [name for name, m in self.whole.members[0].named_modules() if isinstance(m, batch_norms())]
         if norms:
@@ -119,7 +106,7 @@ class AccumulatedStep(Step):
         found: list[Forward] = []
         for number, (piece, repels) in enumerate(pieces):
             last = number == len(pieces) - 1
-            start = _Start(self) if repels and not last else None
+            start = self._position() if repels and not last else None
             told = self.inner.forward(piece, repel=repels)
             told = Forward(told.losses.clone(), _copy(told.z), _copy(told.loss_gradients))
             found.append(told)
@@ -129,7 +116,7 @@ class AccumulatedStep(Step):
             else:
                 self._add_gradients()
         if len(self._waiting) > 1:
-            self._end = _Start(self)
+            self._end = self._position()
         if not repel:
             self._put_gradients()
         return Forward(
@@ -174,6 +161,10 @@ class AccumulatedStep(Step):
 
     # Parts
 
+    def _position(self) -> Position:
+        """Where the next forward pass begins, in all units."""
+        return Position(self.runner, self.runner.ensemble.device, weights=False)
+
     @property
     def _axis(self) -> int:
         assert self.method.space is not None
@@ -192,10 +183,12 @@ class AccumulatedStep(Step):
             return [(piece, number == len(found) - 1) for number, piece in enumerate(found)]
         if batch.part is None:
             return [(piece, True) for piece in found]
-        x, y = batch.part if isinstance(batch.part, tuple) else (batch.x[: batch.part], batch.y[: batch.part])
-        places = _places(part_sizes(len(y), self.parts))
+        some = part_of(batch)
+        places = _places(part_sizes(len(some.y), self.parts))
         quiet = len(found) - len(places)  # parts without samples that repel come first: the last one's graph is kept
-        compared = [replace(piece, part=(x[own], y[own])) for piece, own in zip(found[quiet:], places, strict=True)]
+        compared = [
+            replace(piece, part=(some.x[own], some.y[own])) for piece, own in zip(found[quiet:], places, strict=True)
+        ]
         return [*((piece, False) for piece in found[:quiet]), *((piece, True) for piece in compared)]
 
     def _parts_of(self, batch: Batch) -> list[Batch]:
@@ -223,7 +216,7 @@ class AccumulatedStep(Step):
     # Gradients
 
     def _add_gradients(self) -> None:
-        """Those that a part has left; the next part's will take their place."""
+        """Add the gradients that a part has left in `.grad`, where the next part's will replace them."""
         own = [parameter.grad for parameter in self.runner.parameters()]
         self._sums = _sum(self._sums or [None] * len(own), own)
 
@@ -234,14 +227,17 @@ class AccumulatedStep(Step):
 
     @torch.no_grad()
     def _refuse_coupled(self, pieces: Sequence[tuple[Batches, bool]]) -> None:
-        """Stop where the loss of two parts together is not the mean of theirs (a sum, say, or Dice), seen once."""
+        """Stop where the loss of two parts together is not the mean of both losses, as with a sum, or Dice.
+
+        Looked at in the first step only.
+        """
         self._seen_loss = True
         pair = [piece if isinstance(piece, Batch) else piece[0] for piece, _ in pieces[:2]]
         if len(pair) < 2:
             return
-        runner, start = self.runner, _Start(self)
+        runner, start = self.runner, self._position()
         runner.before_step(pair[0].x)
-        one, two = (runner.run(0, each.x, each.y, share=1.0, twice=False)[0] for each in pair)
+        one, two = (runner.run(0, replace(each, share=1.0), twice=False)[0] for each in pair)
         start.restore()
         axis, likelihood = runner.sample_axis, runner.ensemble.likelihood
         both = replace(
@@ -270,7 +266,7 @@ def _places(sizes: Sequence[int]) -> list[slice]:
 
 
 def _copy(tensor: Tensor | None) -> Tensor | None:
-    """Of what a CUDA graph will write again for the next part."""
+    """A copy, because a CUDA graph overwrites its results when it runs for the next part."""
     return None if tensor is None else tensor.clone()
 
 
@@ -279,7 +275,7 @@ def _both(one: Tensor | None, two: Tensor | None, axis: int) -> Tensor | None:
 
 
 def _sum(sums: Sequence[Tensor | None], own: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Sums that are written in place, and so never to tensors that somebody else holds."""
+    """`sums` plus `own`, in place. A sum begins as a copy, so that nobody else's tensor is written to."""
     found: list[Tensor | None] = []
     for total, gradient in zip(sums, own, strict=True):
         if total is None or gradient is None:

@@ -25,17 +25,18 @@ from forde.torch_private import counts_writes, version_of
 
 SHARE = {torch.float64: 1e-9, torch.complex128: 1e-9}
 SHARE_FLOAT32 = 1e-4
-"""Of a tensor's length, by which it may differ at any rate."""
+"""Relative difference that is always taken for rounding, by type; this one for all types that `SHARE` does not name."""
 MERGED = 10.0
-"""By how much more operations may differ that a compiler has merged: it sums in another order."""
+"""Factor on it where a compiler has merged operations, because it sums in another order."""
 ROUNDINGS = 10.0
-"""How many times what another rounding of the weights changes."""
+"""Differences may also be so many times as large as what another rounding of the weights makes."""
 ON_GPU = 10.0
-"""By how much more a GPU may: its kernels sum in orders of their own, which now and then switches one of many ReLUs."""
+"""Factor on a GPU, whose kernels sum in orders of their own, which now and then switches one of many ReLUs."""
 GROSS, ROUGH = 2e-2, 0.7
 """Largest relative difference of a unit's whole gradient. In bfloat16 or TensorFloat-32 rounding alone moves that of a
 deep network with BatchNorm by a quarter."""
 NOTHING = 1e-12
+"""Absolute difference that counts as none, where tensors are zero."""
 
 Tensors = Mapping[str, Tensor | None]
 
@@ -80,7 +81,7 @@ def disagreement(found: Parts, expected: Parts, rounded: Parts | None, *, merged
     """What differs by more than rounding, in words; None if nothing.
 
     Args:
-        rounded: as `expected`, from weights that were rounded differently.
+        rounded: what is expected of weights that are rounded differently, for a measure of rounding.
         merged: whether a compiler has merged operations.
 
     >>> one = Parts({"loss": torch.ones(1)}, {}, {}, {}, {})
@@ -206,27 +207,28 @@ def _parts(graph: Graph, parameters: dict[str, Tensor], buffers: dict[str, Tenso
 
 
 class Position:
-    """Where a runner's members stand: a place to go back to, and to tell by what a forward pass does besides.
+    """The state of a runner's members: buffers, weights and random numbers, to be restored, or compared with later.
 
     Args:
-        unit: leaves all others out, and weights, which one pass does not change.
+        unit: take this unit only.
+        weights: leave them out where False, because forward passes alone do not change them.
     """
 
-    def __init__(self, runner: Runner, device: torch.device, unit: int | None = None) -> None:
+    def __init__(self, runner: Runner, device: torch.device, unit: int | None = None, *, weights: bool = True) -> None:
         units = range(len(runner.leaves)) if unit is None else [unit]
-        networks = runner.ensemble.members if unit is None else [runner.network(unit)]
-        weights = runner.parameters() if unit is None else []
+        networks = runner.ensemble.members if unit is None else [runner.networks[unit]]
+        leaves = runner.parameters() if weights else []
         self._runner, self._device = runner, device
         self._buffers = {unit: runner.buffers(unit) for unit in units}
         self._values = {u: {name: buffer.clone() for name, buffer in own.items()} for u, own in self._buffers.items()}
-        self._weights = [(leaf, version_of(leaf), leaf.detach().clone()) for leaf in weights]
+        self._weights = [(leaf, version_of(leaf), leaf.detach().clone()) for leaf in leaves]
         self._sources = [each for network in networks for each in sources_of(network)]
         self._random = get_random_state(device, self._sources)
         self.drew = False
         """Whether the forward passes drew torch's random numbers, as far as `side_effects` has seen."""
 
     def side_effects(self) -> str | None:
-        """What has happened since that a trace would not repeat, in words; None if nothing."""
+        """What forward passes have done since then that a trace would not repeat, in words; None if nothing."""
         now = get_random_state(self._device, self._sources)
         self.drew = self._random.torch_differs(now)
         source = self._random.difference(now)
@@ -254,7 +256,7 @@ class Position:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Inside, what was done since is done again: buffers and random numbers end as they are now."""
+        """Go back, to make a forward pass again inside; afterwards random numbers go on from where they are now."""
         now = get_random_state(self._device, self._sources)
         self.restore()
         try:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from forde.errors import FordeError, NonFiniteError
-from forde.likelihoods import Binary, Classification, Custom, DenseClassification, MultiLabel
 from forde.spaces import Space
-
-log = logging.getLogger(__name__)
 
 NO_SECOND_DERIVATIVE = (
     "double backward",
@@ -112,75 +106,6 @@ def refuse_different_sizes(sizes: Sequence[int], space: Space | None) -> None:
                 f"members 0 and {index} are compared by {type(space).__name__} as {sizes[0]} and {size} numbers, "
                 f"but as many of each were expected; {advice}."
             )
-
-
-ENOUGH_OUTPUTS = 16
-"""So many logits are not all between 0 and 1 by chance."""
-
-
-def look_at_first_output(output: Tensor, y: Tensor, likelihood: object) -> None:
-    """Warn where an output that should be logits is probabilities, and of targets of another shape."""
-    if isinstance(likelihood, Custom):
-        look_at_own_loss(output.detach(), y, likelihood)
-    rows = output.detach().movedim(1, -1) if isinstance(likelihood, DenseClassification) else output.detach()
-    if isinstance(likelihood, (Classification, DenseClassification)) and are_probabilities(rows):
-        log.warning(
-            "The network's outputs are probabilities that sum to 1, but the loss takes logits and applies softmax "
-            "itself; remove the softmax at the end of the network."
-        )
-    yes_or_no = isinstance(likelihood, (Binary, MultiLabel)) and rows.numel() >= ENOUGH_OUTPUTS
-    if yes_or_no and bool(((rows >= 0) & (rows <= 1)).all()):
-        log.warning(
-            "The network's outputs all lie between 0 and 1, as after a sigmoid, but the loss takes logits and applies "
-            "the sigmoid itself; remove it if there is one at the end of the network."
-        )
-
-
-def look_at_own_loss(output: Tensor, y: Tensor, likelihood: Custom) -> None:
-    """Find what an own loss would make wrong numbers of without a word."""
-    if likelihood.guessed and output.dim() == 2 and are_probabilities(output):
-        raise FordeError(
-            "the network's outputs are probabilities, but with labels and an own loss they are taken for logits; "
-            "return logits and apply log_softmax in the loss, or say what they mean with "
-            "forde.likelihoods.Custom(loss, scalar=..., prediction=...)."
-        )
-    if y.dim() != 1 or output.shape != (len(y), 1) or len(y) < 2:
-        return
-    with torch.no_grad(), _Broadcasts(len(y)) as broadcasts:
-        likelihood.function(output, y)
-    if broadcasts.seen:
-        log.warning(
-            "The output is %s and the targets are %s, so that their difference in your loss is %s: every output "
-            "against every target; give targets of shape %s, or squeeze the output in the loss.",
-            list(output.shape), list(y.shape), [len(y), len(y)], list(output.shape),
-        )  # fmt: skip
-
-
-class _Broadcasts(TorchFunctionMode):
-    """Notices when something `[B, 1]` and something `[B]` become `[B, B]`."""
-
-    def __init__(self, batch: int) -> None:
-        super().__init__()
-        self.batch, self.seen = batch, False
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        shapes = {tuple(tensor.shape) for tensor in args if isinstance(tensor, Tensor)}
-        if isinstance(result, Tensor) and shapes == {(self.batch, 1), (self.batch,)}:
-            self.seen |= result.shape == (self.batch, self.batch) or result.dim() == 0
-        return result
-
-
-def are_probabilities(output: Tensor) -> bool:
-    """Whether the rows of `[B, C]` are ≥ 0 and sum to 1.
-
-    >>> are_probabilities(torch.tensor([[0.2, 0.8], [1.0, 0.0]])), are_probabilities(torch.zeros(2, 3))
-    (True, False)
-    """
-    values = output.double()
-    return bool((values >= 0).all() & ((values.sum(-1) - 1).abs() < 8 * torch.finfo(output.dtype).eps).all())
 
 
 def refuse_once_differentiable(z: Tensor) -> None:

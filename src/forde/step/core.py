@@ -78,9 +78,7 @@ class Step(ABC):
         self.finish(forces, repulsion)
         if optimizer is not None:
             optimizer.step()
-        if forces is None:
-            return StepReport(found.losses, torch.zeros_like(found.losses), None, None)
-        return StepReport(found.losses, forces.energy, forces.bandwidth, found.z)
+        return report_of(found, forces)
 
     def planned(self, x: Inputs, y: Targets, **moment: Unpack[Moment]) -> tuple[Batches, float | None]:
         """The batch, with what members are compared at, and the factor of the repulsion (None: no repulsion)."""
@@ -184,6 +182,13 @@ class Step(ABC):
         self.runner.close()
 
 
+def report_of(found: Forward, forces: Forces | None) -> StepReport:
+    """What the phases came to; no forces where members did not interact."""
+    if forces is None:
+        return StepReport(found.losses, torch.zeros_like(found.losses), None, None)
+    return StepReport(found.losses, forces.energy, forces.bandwidth, found.z)
+
+
 # Phase 1
 
 
@@ -196,7 +201,6 @@ def forward(
     repel: bool,
     metric: Tensor | None = None,
     tensors: dict[str, Tensor] | None = None,
-    links: bool = False,
     look: Callable[[View], None] | None = None,
 ) -> Graph:
     """Loss and representation of one unit, with their graph.
@@ -205,20 +209,18 @@ def forward(
         repel: whether members interact in this step.
         metric: matrix `[D, R]` that representations are multiplied with.
         tensors: parameters and buffers to run with, instead of the unit's own.
-        links: for a trace: take the activations of a part of the batch from those of the whole one.
         look: called with what the network has returned, before anything is computed from it.
     """
     space, likelihood = method.space, runner.ensemble.likelihood
     twice = repel and space is not None and space.needs_input_gradient
     if repel and batch.repel_on is not None:
-        view, _ = runner.run(unit, batch.x, batch.y, share=batch.share, twice=False, tensors=tensors)
-        compared, inputs = runner.run_elsewhere(unit, *batch.repel_on, twice=twice, tensors=tensors)
+        view, _ = runner.run(unit, batch, twice=False, tensors=tensors)
+        compared, inputs = runner.run_elsewhere(unit, Batch(*batch.repel_on), twice=twice, tensors=tensors)
         part = None
     elif repel and batch.part is not None:
-        some = batch.part if isinstance(batch.part, tuple) else (batch.x[: batch.part], batch.y[: batch.part])
-        view, compared, inputs, part = runner.run_apart(unit, batch, *some, twice=twice, tensors=tensors, links=links)
+        view, compared, inputs, part = runner.run_apart(unit, batch, twice=twice, tensors=tensors)
     else:
-        view, inputs = runner.run(unit, batch.x, batch.y, share=batch.share, twice=twice, tensors=tensors)
+        view, inputs = runner.run(unit, batch, twice=twice, tensors=tensors)
         compared, part = view, None
     if look is not None:
         look(view)

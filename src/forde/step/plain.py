@@ -20,7 +20,6 @@ from forde.step import core
 from forde.step.agreement import Position, disagreement, plain_parts, rounded_parts
 from forde.step.checks import (
     explain_missing_derivative,
-    look_at_first_output,
     refuse_different_sizes,
     refuse_once_differentiable,
     refuse_unrepeatable,
@@ -40,7 +39,7 @@ class _Start(NamedTuple):
     batch: Batch
     position: Position
     watch: Watch | None
-    """Notices what the pass changes besides tensors; None where that is known."""
+    """Notices what the pass changes besides tensors; None where this was looked at before."""
 
 
 class PlainStep(Step):
@@ -61,11 +60,6 @@ class PlainStep(Step):
     """
 
     def __init__(self, runner: Runner, method: Method, *, memory: Memory = "speed", metric_apart: bool = False) -> None:
-        if memory != "speed" and isinstance(runner, MemberStack):
-            raise FordeError(
-                f"engine='vectorized' runs all members at once, so memory='{memory}' saves nothing; "
-                "use engine='eager', 'compiled' or 'auto'."
-            )
         super().__init__(runner, method)
         self.memory = memory
         self.metric: Tensor | None = None
@@ -78,16 +72,16 @@ class PlainStep(Step):
             keep_freed_memory()
         self._kept: list[Graph | _Start] = []
         self._graph_checked = False
-        self._alike = not isinstance(runner, MemberStack) or runner.known
-        """Whether stacked members are known to do as each by itself."""
+        self._alike = runner.known
+        """Whether it is known that stacked members compute what each would by itself; else the first step compares."""
         self._changes_python: dict[int, str | None] = {}
-        """By unit, what its forward pass changes besides tensors; found out where it would be made again."""
+        """By unit, what its forward pass changes besides tensors, in words; only of units whose pass is made again."""
         self._first_losses: dict[int, Tensor] = {}
-        """By unit, those of the first pass that is made again, until the second one has been compared with it."""
+        """By unit, the losses of the first pass that will be made again, to be compared with those of the second."""
         self._checked_labels: set[torch.Size] = set()
         """Shapes of outputs that the labels of this step's batch were compared with."""
         self._known_shapes: set[tuple[torch.Size, torch.Size]] = set()
-        """Those of outputs and targets that fit each other."""
+        """Shapes of outputs and targets that fit each other."""
 
     def forward(self, batch: Batches, *, repel: bool) -> Forward:
         runner = self.runner
@@ -165,8 +159,8 @@ class PlainStep(Step):
         """Where a forward pass begins whose graph will not be kept; None where it will."""
         if self.keeps_graph(unit):
             return None
-        watch = Watch([self.runner.network(unit)]) if unit not in self._changes_python else None
-        return _Start(batch, Position(self.runner, batch.x.device, unit), watch)
+        watch = Watch([self.runner.networks[unit]]) if unit not in self._changes_python else None
+        return _Start(batch, Position(self.runner, batch.x.device, unit, weights=False), watch)
 
     def _unless_it_leaves_a_trace(self, unit: int, graph: Graph, start: _Start) -> Graph | _Start:
         """What is kept of a forward pass: its beginning, or all of it where it cannot be made again."""
@@ -201,7 +195,7 @@ class PlainStep(Step):
             self._checked_labels.add(output.shape[1:])
             likelihood.check_labels(output, view.y, scalar=repel and space is not None and space.needs_scalar)
             if not self._known_shapes:
-                look_at_first_output(output, view.y, likelihood)
+                likelihood.look_at(output.detach(), view.y)
         self._known_shapes.add(shapes)
 
     def _look_at_graph(self, z: Tensor | None) -> None:

@@ -36,7 +36,7 @@ def hooks_of(network: nn.Module) -> str | None:
     >>> hooks_of(network), network[0].register_forward_hook(print) is None, hooks_of(network)
     (None, False, "layer '0' has hooks")
     """
-    if untold() is not None:  # so there may be some
+    if untold() is not None:  # torch does not say, so there may be some
         return untold()
     for name, module in network.named_modules():
         if any(hooks_of_layer(module)):
@@ -213,7 +213,7 @@ class Watch:
         networks = self._networks
         modules = [module for network in networks for module in network.modules()]
         hooks: list[Any] = [each for module in modules for each in hooks_of_layer(module)]
-        self._hooks = hooks if untold() is None else [UNSEEN]  # one cannot tell: look closer each time
+        self._hooks = hooks if untold() is None else [UNSEEN]  # torch does not tell hooks: look closer each time
         self._tensor_hooks = hooks_of_tensors()
         self._parameters = [parameter for network in networks for parameter in network.parameters()]
         self._trained = [parameter.requires_grad for parameter in self._parameters]
@@ -248,8 +248,8 @@ class Watch:
                 and not any(any(map(hooks, self._parameters)) for hooks in self._tensor_hooks)
             ):
                 return None
-        except (RuntimeError, ValueError, TypeError, KeyError):  # two tensors that are not the same object, or one less
-            pass
+        except (RuntimeError, ValueError, TypeError, KeyError):
+            pass  # comparing two different tensors raises, and so does an attribute that was deleted
         return self._look_closer()
 
     def _look_closer(self) -> str | None:
@@ -266,11 +266,11 @@ class Watch:
                             return f"{_layer(name)} of member {index} keeps another tensor in {key}"
                         was, given = _short(old.get(key, "missing")), _short(new.get(key, "missing"))
                         return f"{_layer(name)} of member {index} has {key} = {given} instead of {was}"
-        self._look()  # something was assigned, but it is the same
+        self._look()  # something was assigned, but its value is the same
         return None
 
     def restore(self) -> None:
-        """Put numbers, texts, lists and dictionaries back that layers hold; what only Python knows is no tensor."""
+        """Put back the numbers, texts, lists and dictionaries that layers held; tensors are left to `Position`."""
         for network, before in zip(self._networks, self._snapshots, strict=True):
             for name, module in network.named_modules():
                 old, now = before.get(name, {}), vars(module)

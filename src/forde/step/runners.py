@@ -26,7 +26,7 @@ from forde.errors import FordeError
 from forde.forward import explaining_forward, tensor_output
 from forde.methods.base import Method
 from forde.priors import Prior
-from forde.spaces import View
+from forde.spaces import FeatureLayer, View
 from forde.step.checks import changed_in_place, not_differentiable
 from forde.step.layers import found_layer, kept_activation, share_heads
 from forde.step.records import Batch, Precision
@@ -39,14 +39,24 @@ Tensors = dict[str, Tensor]
 
 
 class Runner(ABC):
-    """What both ways have in common: whose parameters are trained, and where their gradients are."""
+    """Runs units' forward passes, and knows which parameters are trained and where their gradients are."""
 
+    name: str
+    """What it is called in the log."""
     sample_axis: int
     """Axis of the samples in a unit's tensors: 0, or 1 behind the members'."""
+    image_layout: torch.memory_format
+    """How traced units hold images and convolutions' weights in memory."""
+    known = True
+    """Whether it is certain that units do as each member by itself; otherwise the first step compares."""
     leaves: list[Tensors]
     """For each unit its parameters by name, `[...]` or `[M, ...]`, trained or frozen: what the optimizer is given."""
     groups: list[Tensors]
     """Those of `leaves` that are trained now, and so collect gradients."""
+    networks: list[nn.Module]
+    """For each unit the network that runs its forward pass."""
+    layers: list[FeatureLayer | None]
+    """For each unit the layer whose activation the method reads; the first batch tells which one is the last."""
     rows: list[slice]
     """For each unit its members' rows of `[M, ...]`."""
 
@@ -64,9 +74,9 @@ class Runner(ABC):
         self._met = self._said_dense = False
         self._trained: list[bool] | None = None
         self._writes_to_inputs: dict[int, bool] = {}
-        """By unit; found out in its first forward pass."""
+        """By unit, what its first forward pass has shown."""
         self._worked: set[tuple[int, torch.Size | tuple[torch.Size, ...]]] = set()
-        """Units, and shapes of inputs that their network took; later errors are not about the inputs."""
+        """Units with shapes of inputs that their network has run on, so that an error is not about such inputs."""
 
     def like(self, *, policy: Policy | None = None, precision: Precision | None = None) -> Runner:
         """The same members, run under another policy or in another precision."""
@@ -78,58 +88,45 @@ class Runner(ABC):
     def _run_by(self, policy: Policy) -> None:
         self.policy = policy
         self.modes = {twice: policy.mode(twice=twice) for twice in (False, True)}
-        """What passes run in, by whether they are differentiated twice; they have no state, so one serves them all."""
+        """The modes that forward passes run in, by whether the pass is differentiated twice. They have no state."""
 
     @abstractmethod
     def run(
-        self, unit: int, x: Input, y: Tensor, *, share: float, twice: bool, tensors: Tensors | None = None
+        self, unit: int, batch: Batch, *, twice: bool, tensors: Tensors | None = None
     ) -> tuple[View, Input | Sources]:
-        """One forward pass of a unit on `[B, ...]`: what came of it, and the inputs that it can be differentiated by.
+        """One forward pass of a unit: what came of it, and the inputs that it can be differentiated by.
 
         Args:
-            share: of the whole batch, see `Batch`.
             twice: whether the outputs will be differentiated twice.
             tensors: parameters and buffers to run with, instead of the unit's own.
         """
 
     @abstractmethod
     def run_apart(
-        self,
-        unit: int,
-        batch: Batch,
-        x: Input,
-        y: Tensor,
-        *,
-        twice: bool,
-        tensors: Tensors | None = None,
-        links: bool = False,
+        self, unit: int, batch: Batch, *, twice: bool, tensors: Tensors | None = None
     ) -> tuple[View, View, Input | Sources, Part | None]:
-        """The whole batch for the loss, and a pass of its own over samples that repel, normalised as the whole.
-
-        Args:
-            x: those samples' inputs.
-            y: their targets.
-        """
+        """The whole batch for the loss, and a pass of its own over the part that repels, normalised as the whole."""
 
     def run_elsewhere(
-        self, unit: int, x: Input, y: Tensor, *, twice: bool, tensors: Tensors | None = None
+        self, unit: int, batch: Batch, *, twice: bool, tensors: Tensors | None = None
     ) -> tuple[View, Input | Sources]:
         """A pass over data whose loss is not taken: BatchNorm normalises it by its own statistics, and buffers stay."""
-        own = self._tensors_for_part(unit, self.network(unit), tensors)
+        own = self._tensors_for_part(unit, tensors)
         with still_statistics(self.ensemble.members[self.rows[unit]]):
-            return self.run(unit, x, y, share=1.0, twice=twice, tensors=own)
+            return self.run(unit, batch, twice=twice, tensors=own)
 
     @abstractmethod
     def each(self, function: Callable[[View], Tensor], view: View, *, at_once: bool) -> Tensor:
         """A function of one member's view for every member of the unit: `[m, ...]`.
 
         Args:
-            at_once: whether the function also takes the view of stacked members; what it sums over is then theirs too.
+            at_once: whether the function may be called once with the view of all stacked members. A function that sums
+                over samples, such as `Space.scalar`, then sums over members too.
         """
 
     @abstractmethod
     def of_members(self, name: str) -> Tensor:
-        """A tensor like all members' values of a parameter, `[M, ...]`."""
+        """A tensor of the shape and type that all members' values of a parameter have together, `[M, ...]`."""
 
     @abstractmethod
     def member_gradients(self) -> Tensors:
@@ -147,22 +144,6 @@ class Runner(ABC):
     def buffers(self, unit: int) -> Tensors:
         """What a unit's forward pass may change beside parameters (running statistics), `[...]` or `[M, ...]`."""
 
-    @abstractmethod
-    def network(self, unit: int) -> nn.Module:
-        """The network that runs a unit's forward pass."""
-
-    @abstractmethod
-    def laid_out(self, x: Tensor) -> Tensor:
-        """The batch `[B, ...]` in the one memory layout that traced units take."""
-
-    @abstractmethod
-    def find_layers(self, x: Input) -> None:
-        """Find the layers whose activations the method reads."""
-
-    @abstractmethod
-    def in_words(self) -> str:
-        """What this runner is called in the log."""
-
     def before_step(self, x: Input | None) -> None:
         """Clear old gradients and set `groups`, which may change between steps.
 
@@ -170,7 +151,7 @@ class Runner(ABC):
         """
         if not self._met and x is not None:
             self._met = True
-            self.find_layers(x)
+            self.layers = [found_layer(*pair, x) for pair in zip(self.layers, self.networks, strict=True)]
             if self.method.shared_head:
                 self.head = share_heads(self.whole, x)
         trained = []
@@ -205,6 +186,10 @@ class Runner(ABC):
     def trained(self) -> list[Tensor]:
         """Those of `parameters` that are not frozen now."""
         return [parameter for group in self.groups for parameter in group.values()]
+
+    def laid_out(self, x: Tensor) -> Tensor:
+        """The batch `[B, ...]` in the one memory layout that traced units take."""
+        return x.contiguous(memory_format=self.image_layout if x.dim() == 4 else torch.contiguous_format)
 
     def make_dense(self) -> None:
         """A prior on weights moves every row of an embedding, so its gradient cannot stay sparse."""
@@ -242,16 +227,20 @@ class Runner(ABC):
         return stack
 
     def _note_writes(self, unit: int, given: Input, *, copies: bool, written: bool) -> None:
-        """Whether a network works in place, its first pass tells, on a copy; it is given copies ever after then."""
+        """Remember whether a network writes to its inputs, as its first pass, on a copy, has shown.
+
+        One that does is given copies from then on.
+        """
         if written and not copies and all(map(counts_writes, each_tensor(given))):
             raise changed_in_place()
         self._writes_to_inputs[unit] = written
 
-    def _tensors_for_part(self, unit: int, network: nn.Module, tensors: Tensors | None) -> Tensors | None:
-        """What the pass over the part runs with: buffers as the whole batch found them, and which stay where they are.
+    def _tensors_for_part(self, unit: int, tensors: Tensors | None) -> Tensors | None:
+        """What a second pass runs with, so that buffers are as the first one found them, and end as it left them.
 
         BatchNorm's need no copies: `still_statistics` keeps them.
         """
+        network = self.networks[unit]
         norms = [name for name, module in network.named_modules() if isinstance(module, batch_norms())]
         others = [name for name, _ in network.named_buffers() if name.rpartition(".")[0] not in norms]
         if not others:
@@ -265,12 +254,12 @@ class MemberLoop(Runner):
 
     >>> from forde import method
     >>> runner = MemberLoop(Ensemble(lambda: nn.Linear(4, 3), n_members=2), method("deep-ensemble"))
-    >>> view, _ = runner.run(0, torch.zeros(8, 4), torch.zeros(8).long(), share=1.0, twice=False)
+    >>> view, _ = runner.run(0, Batch(torch.zeros(8, 4), torch.zeros(8).long()), twice=False)
     >>> len(runner.groups), view.output.shape
     (2, torch.Size([8, 3]))
     """
 
-    sample_axis = 0
+    name, sample_axis, image_layout = "eager", 0, torch.channels_last
 
     def __init__(
         self,
@@ -281,8 +270,8 @@ class MemberLoop(Runner):
         whole: Ensemble | None = None,
     ) -> None:
         super().__init__(ensemble, method, precision, policy or Policy(ensemble.device.type), whole)
+        self.networks = list(ensemble.members)
         self.layers = [method.feature_layer(member) for member in ensemble.members]
-        """By unit; named once the first batch was met."""
         self.leaves = [
             {n: p for n, p in member.named_parameters() if p.is_floating_point() or p.is_complex()}
             for member in ensemble.members
@@ -298,26 +287,25 @@ class MemberLoop(Runner):
     def run(
         self,
         unit: int,
-        x: Input,
-        y: Tensor,
+        batch: Batch,
         *,
-        share: float,
         twice: bool,
         tensors: Tensors | None = None,
         statistics: Whole | Part | None = None,
     ) -> tuple[View, Input | Sources]:
         member, layer = self.ensemble.members[unit], self.layers[unit]
-        batch: Input = x
+        x, y = batch.x, batch.y
+        inputs: Input = x
         sources: Sources | None = None
         copies = self._writes_to_inputs.get(unit, tensors is None)
         with self._surroundings(unit, x, twice=twice) as stack:
             if twice and self.of is None and isinstance(x, Tensor):
                 if not x.is_floating_point():
                     raise not_differentiable(x)
-                batch = x.detach().requires_grad_()
+                inputs = x.detach().requires_grad_()
             elif twice:
-                batch, sources = stack.enter_context(sources_of(member, x, self.of))
-            given = batch.clone() if copies else batch
+                inputs, sources = stack.enter_context(sources_of(member, x, self.of))
+            given = inputs.clone() if copies else inputs
             version: object = version_of(given) if isinstance(given, Tensor) else given.version
             kept = None if layer is None else stack.enter_context(kept_activation(member, layer))
             plain = statistics is None
@@ -336,27 +324,18 @@ class MemberLoop(Runner):
         if likelihood.carries_weights:
             likelihood, y, everyones = likelihood.unpack(y, self.places[unit])
             weights = everyones[0]  # of this member alone
-        view = View(y, output, features, parameters, likelihood, share, weights=weights)
-        return view, batch if sources is None else sources
+        view = View(y, output, features, parameters, likelihood, batch.share, weights=weights)
+        return view, inputs if sources is None else sources
 
     def run_apart(
-        self,
-        unit: int,
-        batch: Batch,
-        x: Input,
-        y: Tensor,
-        *,
-        twice: bool,
-        tensors: Tensors | None = None,
-        links: bool = False,
+        self, unit: int, batch: Batch, *, twice: bool, tensors: Tensors | None = None
     ) -> tuple[View, View, Input | Sources, Part | None]:
-        member = self.ensemble.members[unit]
-        own = self._tensors_for_part(unit, member, tensors)
-        whole = Whole(links=links and isinstance(batch.part, int))
-        view, _ = self.run(unit, batch.x, batch.y, share=batch.share, twice=False, tensors=tensors, statistics=whole)
-        part = Part(whole, (len(batch.y), len(y)))
-        with still_statistics(member):
-            compared, inputs = self.run(unit, x, y, share=batch.share, twice=twice, tensors=own, statistics=part)
+        some, own = part_of(batch), self._tensors_for_part(unit, tensors)
+        whole = Whole(links=self.policy.traced and self.policy.links and isinstance(batch.part, int))
+        view, _ = self.run(unit, batch, twice=False, tensors=tensors, statistics=whole)
+        part = Part(whole, (len(batch.y), len(some.y)))
+        with still_statistics(self.ensemble.members[unit]):
+            compared, inputs = self.run(unit, some, twice=twice, tensors=own, statistics=part)
         part.refuse_left_over()
         return view, compared, inputs, part
 
@@ -368,19 +347,6 @@ class MemberLoop(Runner):
 
     def all_parameters(self, unit: int) -> Tensors:
         return dict(self.ensemble.members[unit].named_parameters())
-
-    def network(self, unit: int) -> nn.Module:
-        return self.ensemble.members[unit]
-
-    def laid_out(self, x: Tensor) -> Tensor:
-        return x.contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
-
-    def find_layers(self, x: Input) -> None:
-        pairs = zip(self.layers, self.ensemble.members, strict=True)
-        self.layers = [found_layer(layer, member, x) for layer, member in pairs]
-
-    def in_words(self) -> str:
-        return "eager"
 
     def of_members(self, name: str) -> Tensor:
         parameter = self.groups[0][name]
@@ -403,6 +369,16 @@ class MemberLoop(Runner):
     def add_prior(self, prior: Prior) -> None:
         for group in self.groups:
             prior.add_gradients(group)
+
+
+def part_of(batch: Batch) -> Batch:
+    """The part that members are compared at, as a batch of its own.
+
+    >>> part_of(Batch(torch.zeros(8, 4), torch.zeros(8), part=2)).x.shape
+    torch.Size([2, 4])
+    """
+    x, y = batch.part if isinstance(batch.part, tuple) else (batch.x[: batch.part], batch.y[: batch.part])
+    return Batch(x, y, share=batch.share)
 
 
 def refuse_different_parameters(ensemble: Ensemble) -> None:

@@ -23,12 +23,12 @@ from forde.forward import tensor_output
 from forde.methods.base import Method
 from forde.models import MLP
 from forde.priors import Prior
-from forde.spaces import FeatureLayer, View
+from forde.spaces import View
 from forde.step.checks import not_differentiable
-from forde.step.layers import found_layer, kept_activation
+from forde.step.layers import kept_activation
 from forde.step.python_state import Watch, has_tensor_hooks, unstackable
 from forde.step.records import Batch, Precision
-from forde.step.runners import Runner, Tensors
+from forde.step.runners import Runner, Tensors, part_of
 from forde.torch_private import version_of
 
 log = logging.getLogger(__name__)
@@ -45,12 +45,12 @@ class MemberStack(Runner):
 
     >>> from forde import method
     >>> runner = MemberStack(Ensemble(lambda: nn.Linear(4, 3), n_members=2), method("deep-ensemble"))
-    >>> view, _ = runner.run(0, torch.zeros(8, 4), torch.zeros(8).long(), share=1.0, twice=False)
+    >>> view, _ = runner.run(0, Batch(torch.zeros(8, 4), torch.zeros(8).long()), twice=False)
     >>> [p.shape for p in runner.parameters()], view.output.shape
     ([torch.Size([2, 3, 4]), torch.Size([2, 3])], torch.Size([2, 8, 3]))
     """
 
-    sample_axis = 1
+    name, sample_axis, image_layout = "vectorized", 1, torch.contiguous_format
 
     def __init__(
         self,
@@ -68,19 +68,18 @@ class MemberStack(Runner):
             raise FordeError(
                 f"engine='vectorized' runs the first member's code for all, but {reason}; use engine='eager' or 'auto'."
             )
-        self.first = members[0]
-        self.layer: FeatureLayer | None = method.feature_layer(self.first)
+        self.first, self.networks = members[0], members[:1]
+        self.layers = [method.feature_layer(self.first)]
         tensors = [*self.first.named_parameters(), *self.first.named_buffers()]  # tied ones once
         self.stacks = {name: _stack(ensemble, name) for name, _ in tensors}
         own = [dict(member.named_parameters()) for member in members]
         self.own = {name: [each[name] for each in own] for name in own[0]}
         self.leaves = [{n: self.stacks[n] for n, p in own[0].items() if p.is_floating_point() or p.is_complex()}]
         self.one_by_one = False
-        """Whether the members' code differs by now, so that each has to run its own."""
+        """Whether the members' code has come to differ during the training, so that each has to run its own."""
         self.watch = Watch(members)
         self._at_once = self._without_vmap()
         self.known = all(type(module) in KNOWN_STACKED for module in self.first.modules())
-        """Whether the network is made of modules that do the same under `torch.vmap`."""
         self._frozen_known = False
         self.rows = [slice(None)]
         self.before_step(None)
@@ -121,15 +120,12 @@ class MemberStack(Runner):
         return partial(stacked_layers.run, self.first, self.stacks) if self._at_once else None
 
     def _without_vmap(self) -> bool:
-        """Whether the layers run on whole stacks; with `torch.vmap` around them they come to the same, more slowly."""
+        """Whether layers can run on whole stacks, which is faster than under `torch.vmap` and gives the same."""
         plain = self.ensemble.device.type == "cpu" and self.precision == "float32" and not self.one_by_one
         return plain and stacked_layers.can_run([self.first])
 
-    def run(
-        self, unit: int, x: Input, y: Tensor, *, share: float, twice: bool, tensors: Tensors | None = None
-    ) -> tuple[View, Tensor]:
-        assert isinstance(x, Tensor)
-        inputs = self._inputs(x, twice=twice)
+    def run(self, unit: int, batch: Batch, *, twice: bool, tensors: Tensors | None = None) -> tuple[View, Tensor]:
+        inputs = self._inputs(batch, twice=twice)
         copies = self._writes_to_inputs.get(unit, tensors is None)
         given = inputs.clone() if copies else inputs
         version = version_of(given)
@@ -138,32 +134,24 @@ class MemberStack(Runner):
             with self.modes[twice]:
                 return self._outputs(network, tensors, x)
 
-        with self._surroundings(unit, x, twice=twice):
-            if self._at_once and self.layer is None:
+        with self._surroundings(unit, batch.x, twice=twice):
+            if self._at_once and self.layers[0] is None:
                 output, features = stacked_layers.run(self.first, tensors or self.stacks, given), []
             else:
                 output, *features = self._mapped(one, tensors or self.stacks, given)
-        self._worked.add((unit, x.shape))
+        self._worked.add((unit, batch.x.shape))
         written = version_of(given) != version
         if (written and not copies) or (tensors is None and unit not in self._writes_to_inputs):
             self._note_writes(unit, given, copies=copies, written=written)
-        return self._view(y, output, features, tensors, share), inputs
+        return self._view(batch, output, features, tensors), inputs
 
     def run_apart(
-        self,
-        unit: int,
-        batch: Batch,
-        x: Input,
-        y: Tensor,
-        *,
-        twice: bool,
-        tensors: Tensors | None = None,
-        links: bool = False,
+        self, unit: int, batch: Batch, *, twice: bool, tensors: Tensors | None = None
     ) -> tuple[View, View, Tensor, Part | None]:
-        assert isinstance(x, Tensor)
-        sizes = len(batch.y), len(y)
-        own = self._tensors_for_part(unit, self.first, tensors) or tensors or self.stacks
-        inputs = self._inputs(x, twice=twice)
+        some = part_of(batch)
+        sizes = len(batch.y), len(some.y)
+        own = self._tensors_for_part(unit, tensors) or tensors or self.stacks
+        inputs = self._inputs(some, twice=twice)
 
         def one(
             network: nn.Module, tensors: Tensors, own: Tensors, x: Tensor, part_x: Tensor
@@ -179,15 +167,16 @@ class MemberStack(Runner):
 
         with self._surroundings(unit, batch.x, twice=twice):
             # Both passes may write to what they are given.
-            given = self._inputs(batch.one, twice=False).clone(), inputs.clone()
+            given = self._inputs(batch, twice=False).clone(), inputs.clone()
             (output, *features), (part_output, *part_features) = self._mapped(one, tensors or self.stacks, own, *given)
         self._worked.add((unit, batch.x.shape))
-        view = self._view(batch.y, output, features, tensors, batch.share)
-        compared = self._view(y, part_output, part_features, tensors, batch.share)
+        view = self._view(batch, output, features, tensors)
+        compared = self._view(some, part_output, part_features, tensors)
         return view, compared, inputs, None
 
-    def _inputs(self, x: Tensor, *, twice: bool) -> Tensor:
-        """The batch `[B, ...]` for every member, `[M, B, ...]`."""
+    def _inputs(self, batch: Batch, *, twice: bool) -> Tensor:
+        """The inputs `[B, ...]` for every member, `[M, B, ...]`."""
+        x = batch.one
         stacked = x.unsqueeze(0).expand(self.ensemble.n_members, *x.shape)
         if twice and not x.is_floating_point():
             raise not_differentiable(x)
@@ -195,9 +184,10 @@ class MemberStack(Runner):
 
     def _outputs(self, network: nn.Module, tensors: Tensors, x: Tensor) -> list[Tensor]:
         """One member's output and, where the method asked for one, its inner activation."""
-        if self.layer is None:
+        (layer,) = self.layers
+        if layer is None:
             return [tensor_output(functional_call(network, tensors, (x,)))]
-        with kept_activation(network, self.layer) as kept:
+        with kept_activation(network, layer) as kept:
             output = tensor_output(functional_call(network, tensors, (x,)))
         return [output, kept[-1]]
 
@@ -215,14 +205,14 @@ class MemberStack(Runner):
             self._refuse_stacking(error, arguments[-1])
             raise
 
-    def _view(self, y: Tensor, output: Tensor, features: list[Tensor], tensors: Tensors | None, share: float) -> View:
+    def _view(self, batch: Batch, output: Tensor, features: list[Tensor], tensors: Tensors | None) -> View:
         parameters = [(tensors or self.stacks)[name] for name in self.groups[0]]
-        likelihood, weights = self.ensemble.likelihood, None
+        likelihood, y, weights = self.ensemble.likelihood, batch.y, None
         if likelihood.carries_weights:
             likelihood, y, weights = likelihood.unpack(y, self.places[0])
         output = output.float() if output.itemsize < 4 else output
         kept = features[0] if features else None
-        return View(y, output, kept, parameters, likelihood, share, weights=weights)
+        return View(y, output, kept, parameters, likelihood, batch.share, weights=weights)
 
     def each(self, function: Callable[[View], Tensor], view: View, *, at_once: bool) -> Tensor:
         return function(view) if at_once else torch.stack([function(one) for one in self._views(view)])
@@ -257,18 +247,6 @@ class MemberStack(Runner):
 
     def all_parameters(self, unit: int) -> Tensors:
         return {name: self.stacks[name] for name in self.own}
-
-    def network(self, unit: int) -> nn.Module:
-        return self.first
-
-    def laid_out(self, x: Tensor) -> Tensor:
-        return x.contiguous()
-
-    def find_layers(self, x: Input) -> None:
-        self.layer = found_layer(self.layer, self.first, x)
-
-    def in_words(self) -> str:
-        return "vectorized"
 
     def of_members(self, name: str) -> Tensor:
         return self.groups[0][name]

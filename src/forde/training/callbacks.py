@@ -118,7 +118,7 @@ class Listeners:
         self._hooks = {event: [h for c in callbacks if callable(h := getattr(c, event, None))] for event in EVENTS}
         own = [len(self._hooks[event]) for event in EVENTS]
         own[EVENTS.index("on_epoch")] += len(of_records)
-        self._anywhere = dict(zip(EVENTS, mesh.highest(own), strict=True))
+        self._anywhere = dict(zip(EVENTS, mesh.all_reduce_max(own), strict=True))
         self._left_out = _frozen_and_left_out(training._loop)
 
     @property

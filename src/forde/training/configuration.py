@@ -59,7 +59,7 @@ def known_by(
     known: dict[str, Any] = {"ensemble": describe_ensemble(ensemble)}
     for name, feed in feeds.items():
         first: dict[str, Any] = mesh.first(partial(describe_data, feed, samples[name]))
-        own = not mesh.leads and not isinstance(feed, LoaderFeed)
+        own = not mesh.is_main_process and not isinstance(feed, LoaderFeed)
         known[name] = describe_data(feed, first["samples"]) if own else {**first, "size": feed.size}
     return known
 
@@ -223,7 +223,7 @@ def as_format_1(new: Any, old: Any) -> Any:
 
 def refuse_different_processes(settings: dict[str, Any], mesh: Mesh) -> None:
     """Stop where processes of one training were started with different settings."""
-    for number, other in enumerate(mesh.each(settings)):
+    for number, other in enumerate(mesh.all_gather_values(settings)):
         if (difference := first_difference(settings, other)) is not None:
             field, own, given = difference
             raise FordeError(

@@ -280,7 +280,7 @@ class RunFolder:
 
     def _save_if(self, due: bool, loop: Loop, request: StopRequest) -> None:
         # The first process's clock counts, and a signal to any of them; all must do the same.
-        due_now, number = self.mesh.highest([int(due and self.mesh.leads), int(request.signal or 0)])
+        due_now, number = self.mesh.all_reduce_max([int(due and self.mesh.is_main_process), int(request.signal or 0)])
         if number:
             request.signal = Signals(number)
         if due_now or number:

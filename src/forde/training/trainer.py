@@ -176,7 +176,7 @@ def fit(
                 finished = _begin(loop, settings, folder, mesh, method=method, known=known)
                 listeners = _listeners(loop, settings, mesh)
                 if not finished:
-                    train(loop, epochs, folder, listeners, verbose=settings.reporting.verbose and mesh.leads)
+                    train(loop, epochs, folder, listeners, verbose=settings.reporting.verbose and mesh.is_main_process)
                     conclude(loop, history, folder)
             if not finished:
                 _make_members(plan, ensemble, feeds.data, settings.precision)
@@ -235,7 +235,7 @@ def _surroundings(ensemble: Ensemble, settings: Settings) -> Iterator[tuple[Mesh
         target = ensemble.device if device is None else available_device(device, own=shape is not None)
         shape = (1, 1) if shape is None else checked_shape(shape, ensemble.n_members)
         mesh = stack.enter_context(joined(shape, target))
-        if not mesh.leads:  # it would say the same as the first process
+        if not mesh.is_main_process:  # it would say the same as the first process
             stack.enter_context(silent())
         folder = None
         if settings.run is not None:
@@ -323,7 +323,7 @@ def _loop(
 
 
 def _listeners(loop: Loop, settings: Settings, mesh: Mesh) -> Listeners:
-    writers = settings.reporting.writers if mesh.leads else ()
+    writers = settings.reporting.writers if mesh.is_main_process else ()
     of_records = [*(writer.record for writer in writers), *filter(None, [settings.callback])]
     return Listeners(settings.reporting.callbacks, of_records, Training(loop, settings.epochs), mesh)
 
