@@ -366,10 +366,10 @@ def test_by_hand_and_by_forde_come_to_the_same(how: str) -> None:
         "auto", forde.Ensemble(lambda: MLP(4, [6], 3), MEMBERS).double(), forde.method("deep-ensemble")
     )
     optimizer = torch.optim.SGD(engine.runner.parameters(), lr=by_hand.LR, momentum=0.9, nesterov=True)
-    step = getattr(by_hand, how)(list(ensemble.members), x.double(), y)
+    step = getattr(by_hand, how)(list(ensemble.members))
     for number in range(5):
         report = engine.update(x.double(), y, optimizer, step=number)
-        torch.testing.assert_close(step(), report.losses, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(step(x.double(), y), report.losses, rtol=1e-9, atol=1e-12)
     engine.close()
 
 

@@ -18,16 +18,19 @@ LR = 1e-3
 WEIGHT_DECAY = 5e-4
 
 
-def loop(members: Sequence[nn.Module], x: Tensor, y: Tensor) -> Callable[[], Tensor]:
-    """Members one after another, one optimizer over all of them: a call makes a step, and returns the losses `[M]`.
+HandStep = Callable[[Tensor, Tensor], Tensor]
+"""A step on a batch x `[B, ...]`, y `[B]`, which returns the losses `[M]`."""
 
-    >>> step = loop([nn.Linear(4, 3), nn.Linear(4, 3)], torch.randn(8, 4), torch.randint(3, (8,)))
-    >>> step().shape
+
+def loop(members: Sequence[nn.Module]) -> HandStep:
+    """Members one after another, one optimizer over all of them.
+
+    >>> loop([nn.Linear(4, 3), nn.Linear(4, 3)])(torch.randn(8, 4), torch.randint(3, (8,))).shape
     torch.Size([2])
     """
     optimizer = _optimizer([parameter for member in members for parameter in member.parameters()])
 
-    def step() -> Tensor:
+    def step(x: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad()
         losses = []
         for member in members:
@@ -40,23 +43,22 @@ def loop(members: Sequence[nn.Module], x: Tensor, y: Tensor) -> Callable[[], Ten
     return step
 
 
-def vmap(members: Sequence[nn.Module], x: Tensor, y: Tensor) -> Callable[[], Tensor]:
+def vmap(members: Sequence[nn.Module]) -> HandStep:
     """Copies of the members' tensors, stacked, under `torch.vmap`, as in torch's tutorial on model ensembling.
 
-    >>> step = vmap([nn.Linear(4, 3), nn.Linear(4, 3)], torch.randn(8, 4), torch.randint(3, (8,)))
-    >>> step().shape
+    >>> vmap([nn.Linear(4, 3), nn.Linear(4, 3)])(torch.randn(8, 4), torch.randint(3, (8,))).shape
     torch.Size([2])
     """
     parameters, buffers = stack_module_state(list(members))
     skeleton = copy.deepcopy(members[0]).to("meta")
     optimizer = _optimizer(list(parameters.values()))
 
-    def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+    def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(skeleton, (parameters, buffers), (x,)), y)
 
-    def step() -> Tensor:
+    def step(x: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad()
-        losses: Tensor = torch.vmap(loss)(parameters, buffers)
+        losses: Tensor = torch.vmap(loss, in_dims=(0, 0, None, None))(parameters, buffers, x, y)
         losses.sum().backward()
         optimizer.step()
         return losses.detach()

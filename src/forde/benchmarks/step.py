@@ -205,7 +205,7 @@ def training(step: Step) -> Iterator[Run]:
     device, task = torch.device(step.device), problem(step.model, step.size)
     with arithmetic(step.precision):
         x, y = task.batch(step.batch, device)
-        yield BY_HAND[step.engine](list(Ensemble(task.make, step.members).to(device).train().members), x, y)
+        yield partial(BY_HAND[step.engine](list(Ensemble(task.make, step.members).to(device).train().members)), x, y)
 
 
 def time_together(together: Sequence[Step], repeats: int) -> Iterator[tuple[Step, Timing]]:
