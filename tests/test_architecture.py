@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -139,6 +141,29 @@ def test_a_step_can_be_followed() -> None:
     half = walk(convolutional, (3, 8, 8), forde.method("forde-pca", repulsion_fraction=0.5))
     assert len(files_of(half)) <= len(files_of(convolutions)) + 1
     assert functions_of(half) <= functions_of(convolutions) + 10
+
+
+def classes() -> Iterator[tuple[str, type]]:
+    """Every class of the library, with the folder or module that it is in."""
+    for path in SOURCE.rglob("*.py"):
+        place = path.relative_to(SOURCE)
+        if any(isinstance(node, ast.ClassDef) for node in ast.parse(path.read_text(encoding="utf-8")).body):
+            module = importlib.import_module(".".join(("forde", *place.with_suffix("").parts)))
+            for value in vars(module).values():
+                if isinstance(value, type) and value.__module__ == module.__name__:
+                    yield place.parts[0], value
+
+
+def test_inheritance_is_at_most_two_deep() -> None:
+    """Of the library's own classes; in what makes a step, a class and what it is a kind of, and no more."""
+    found = {
+        (place, kind): [own for own in kind.__mro__ if own.__module__.startswith("forde.")] for place, kind in classes()
+    }
+    assert len(found) > 200
+    deep = {kind.__qualname__ for (_, kind), line in found.items() if len(line) - 1 > 2}
+    assert not deep
+    of_steps = {"step", "compile", "double_backward", "distributed", "engine.py"}
+    assert not {kind.__qualname__ for (place, kind), line in found.items() if place in of_steps and len(line) - 1 > 1}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

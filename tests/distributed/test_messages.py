@@ -17,7 +17,7 @@ import torch
 
 import forde
 from forde.distributed import rendezvous
-from forde.distributed.messages import packed, unpacked
+from forde.distributed.messages import flattened, packed, unflattened, unpacked
 
 SOURCE = Path(forde.__file__).parent
 
@@ -54,6 +54,18 @@ def test_messages_come_back(value: Any) -> None:
 def test_tensors_that_share_memory() -> None:
     shared = torch.arange(4.0)
     assert same(unpacked(packed([shared, shared[1:]])), [shared, shared[1:]])
+
+
+def test_a_missing_gradient_stays_missing() -> None:
+    """Also in a sum, unless another process has it; and each type travels by itself."""
+    like = [torch.zeros(2, 3), torch.zeros(2, dtype=torch.float64), torch.zeros(1), torch.zeros(())]
+    ours = [torch.ones(2, 3), None, None, torch.tensor(3.0)]
+    theirs = [None, torch.ones(2, dtype=torch.float64), None, torch.tensor(4.0)]
+    flat, other = flattened(ours, like), flattened(theirs, like)
+    assert [each.dtype for each in flat] == [torch.float32, torch.float64]
+    assert same(unflattened(flat, like), ours)
+    total = [torch.ones(2, 3), torch.ones(2, dtype=torch.float64), None, torch.tensor(7.0)]
+    assert same(unflattened([a + b for a, b in zip(flat, other, strict=True)], like), total)
 
 
 def test_what_is_no_plain_value_is_not_sent() -> None:

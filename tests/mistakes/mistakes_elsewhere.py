@@ -28,7 +28,7 @@ ELSEWHERE = (
     Mistake(
         "learning-rate-of-an-estimator-ignored",
         "estimators/training.py",
-        "Adam(parameters, lr=lr)",
+        "Adam(parameters, lr=self._lr)",
         "Adam(parameters)",
         (f"{ESTIMATORS}::test_every_option_of_training_reaches_it",),
     ),
