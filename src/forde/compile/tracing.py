@@ -98,6 +98,7 @@ def trace(
                 runner, method, unit, seen, repel=repel, metric=matrices[0] if matrices else None,
                 tensors={**tensors, **leaves, **moving},
             )  # fmt: skip
+            # As `core.pull_back`, but not by way of `.grad`, which would add a copy of each gradient to the trace.
             apart: Sequence[Tensor | None] = [None] * len(leaves)
             roots, seeds = [graph.objective], [torch.ones_like(graph.objective)]
             if graph.z is not None and method.mixes_weights:

@@ -82,10 +82,11 @@ def _at_once(
         there = inputs.requires_grad and outputs.requires_grad
         if not there or likelihood.without_scalar(outputs[0], y) is not None:
             return outputs.detach(), None
-        scalars = [likelihood.scalar(output, y).sum() for output in outputs]
-        (gradients,) = torch.autograd.grad(
-            torch.stack(scalars).sum(), inputs, allow_unused=True, materialize_grads=True
-        )
+        if likelihood.takes_stacks:
+            scalars = likelihood.scalar(outputs, y)
+        else:
+            scalars = torch.stack([likelihood.scalar(output, y) for output in outputs])
+        (gradients,) = torch.autograd.grad(scalars.sum(), inputs, allow_unused=True, materialize_grads=True)
     return outputs.detach(), gradients
 
 
