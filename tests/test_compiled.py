@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import forde
 from forde.compile.tracing import trace
+from forde.engine import make_engine
 from forde.kernels import RBF
 from forde.models import MLP
 from forde.priors import TrainingData
@@ -354,7 +355,7 @@ def test_one_member_does_not_repel(engine: str) -> None:
 
 def test_vectorized_refuses_to_save_memory() -> None:
     with pytest.raises(forde.FordeError, match=r"engine='vectorized' runs all members at once, so memory='low'"):
-        stack(forde.Ensemble(lambda: nn.Linear(6, 3), 2), forde.method("forde-pca"), memory="low")
+        make_engine("vectorized", forde.Ensemble(lambda: nn.Linear(6, 3), 2), forde.method("forde-pca"), memory="low")
 
 
 def test_unknown_memory() -> None:

@@ -90,16 +90,8 @@ def make_engine(
     def make() -> None:
         runner: Runner
         if unfit is None:
-            if memory != "speed":
-                raise FordeError(
-                    f"engine='vectorized' runs all members at once, so memory='{memory}' saves nothing; "
-                    "use engine='eager', 'compiled' or 'auto'."
-                )
-            if name == "vectorized" and sharing is not None and (reason := _normalises_over_batch(own)) is not None:
-                raise FordeError(
-                    f"engine='vectorized' knows nothing of other processes' samples, but {reason}; use "
-                    "engine='eager', 'compiled' or 'auto', or shards of members only."
-                )
+            if name == "vectorized":
+                _refuse_unfit_to_stack(own, memory, sharing)
             runner = MemberStack(own, method, precision, ensemble, sharing)
         else:
             runner = MemberLoop(own, method, precision, Policy(ensemble.device.type, processes=sharing), ensemble)
@@ -211,6 +203,20 @@ def _unfit_to_stack(name: EngineName, ensemble: Ensemble, mesh: Mesh, memory: Me
     if sum(p.numel() for p in network.parameters()) > VECTORIZED_PARAMETERS:
         return f"networks of more than {VECTORIZED_PARAMETERS:,} parameters gain nothing when stacked"
     return unstackable(list(ensemble.members)) or (_normalises_over_batch(ensemble) if mesh.data.size > 1 else None)
+
+
+def _refuse_unfit_to_stack(ensemble: Ensemble, memory: Memory, sharing: SharingProcesses | None) -> None:
+    """Stop where stacking was asked for and would not do what else was asked for."""
+    if memory != "speed":
+        raise FordeError(
+            f"engine='vectorized' runs all members at once, so memory='{memory}' saves nothing; use engine='eager', "
+            "'compiled' or 'auto'."
+        )
+    if sharing is not None and (reason := _normalises_over_batch(ensemble)) is not None:
+        raise FordeError(
+            f"engine='vectorized' knows nothing of other processes' samples, but {reason}; use engine='eager', "
+            "'compiled' or 'auto', or shards of members only."
+        )
 
 
 def _is_known(ensemble: Ensemble) -> bool:

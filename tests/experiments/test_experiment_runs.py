@@ -26,9 +26,9 @@ from forde.experiments.running import Outcome, is_done, run_cell
 from forde.experiments.slurm import parse, run_on_cluster
 from forde.experiments.sweeps import run_in_order, run_in_processes, runnable
 from forde.experiments.training_cells import keeps_run
+from forde.folder_lock import locked
 from forde.methods import method
 from forde.training import fit
-from forde.training.run_lock import locked
 
 NUMBERS = ("clean", "pooled", "cell_average", "severities", "corruptions", "gradient_distance", "errors")
 

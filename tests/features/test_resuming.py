@@ -20,6 +20,7 @@ from killed_features import N as MANY
 from small_backbones import N, images, small
 
 from forde.data.features import Backbone, Settings, Watcher, feature_sets, features, fill
+from forde.data.features.shards import alone_in, shards_of
 from forde.errors import FordeError
 
 HERE = Path(__file__).parent
@@ -102,6 +103,24 @@ def test_damaged_and_missing_shards_are_computed_again(
     assert [record.message for record in caplog.records] == [
         f"'{there[1]}' is damaged; its samples are computed again."
     ]
+
+
+def test_two_processes_do_not_write_the_same_file(tmp_path: Path, reference: bytes) -> None:
+    path = tmp_path / "held.safetensors"
+    interrupted(path, 3)
+    with alone_in(shards_of(path)):
+        for _ in range(2):  # the one that is refused leaves the lock and the shards as they are
+            with pytest.raises(FordeError, match=r"held\.parts' is in use by another thread .*; wait for"):
+                features(small(), images(MANY), path, batch_size=BATCH, device="cpu")
+        assert len(shards(path)) == 3
+    features(small(), images(MANY), path, batch_size=BATCH, device="cpu")
+    assert path.read_bytes() == reference
+
+
+def test_a_run_that_computes_nothing_leaves_no_folder(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.safetensors"
+    interrupted(path, 0)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_finished_file_is_read(tmp_path: Path) -> None:

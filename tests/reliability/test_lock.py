@@ -19,15 +19,15 @@ import pytest
 from short_runs import crash, metrics, result, train
 
 import forde
-from forde.training import run_lock
-from forde.training.run_lock import NAME, locked
+from forde import folder_lock
+from forde.folder_lock import NAME, locked
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs POSIX processes")
 
 HOLDS = """
 import sys, time
 from pathlib import Path
-from forde.training.run_lock import locked
+from forde.folder_lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -173,7 +173,7 @@ def test_a_process_that_was_forked_does_not_hold_it(tmp_path: Path) -> None:
         assert os.read(ready, 1) == b"x"
         with pytest.raises(forde.FordeError, match="in use"), locked(tmp_path):
             pass
-        held = set(run_lock._open)
+        held = set(folder_lock._open)
         assert len(held) == 1
         inode = os.fstat(held.pop()).st_ino
         inherited = [path for path in Path(f"/proc/{child}/fd").glob("*") if _inode(path) == inode]
@@ -200,7 +200,7 @@ class TestWithoutLocks:
         def refuse(descriptor: int) -> None:
             raise OSError(errno.ENOLCK, "No locks available")
 
-        monkeypatch.setattr(run_lock, "_lock", refuse)
+        monkeypatch.setattr(folder_lock, "_lock", refuse)
 
     def left(self, folder: Path, host: str, process: int) -> None:
         (folder / NAME).write_text(json.dumps({"host": host, "process": process, "since": "then"}))

@@ -21,8 +21,8 @@ from forde.experiments.places import Place
 from forde.experiments.results import path_of, read_result, write_result
 from forde.experiments.toy_cells import run_toy
 from forde.experiments.training_cells import OutOfTimeError, forget_run
+from forde.folder_lock import locked
 from forde.training.git_state import git_state
-from forde.training.run_lock import locked
 
 Status = Literal["done", "there", "failed", "interrupted", "busy", "left"]
 

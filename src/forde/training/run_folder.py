@@ -29,6 +29,8 @@ from forde.distributed.sharded import share_members
 from forde.durable import TEMPORARY, append_line, explaining_writes, make_folder, write_whole
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, RunInterruptedError
+from forde.folder_lock import NAME as LOCK
+from forde.folder_lock import locked
 from forde.hashing import json_name
 from forde.training.changes import first_change
 from forde.training.checkpoints import Checkpoint, Checkpoints
@@ -40,8 +42,6 @@ from forde.training.optimizer_state import scale_learning_rate
 from forde.training.options import Checkpointing
 from forde.training.outcome import Outcome
 from forde.training.plain import described
-from forde.training.run_lock import NAME as LOCK
-from forde.training.run_lock import locked
 from forde.training.run_log import logged_to
 from forde.training.signals import StopRequest
 from forde.training.snapshots import restore, snapshot

@@ -22,7 +22,7 @@ import numpy as np
 
 from forde.durable import explaining_writes, make_folder
 from forde.errors import FordeError, first_line
-from forde.training.run_lock import has_ended
+from forde.folder_lock import has_ended
 from forde.tuning.choosing import Candidate
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from forde.durable import explaining_writes, make_folder, write_whole
 from forde.errors import FordeError
+from forde.folder_lock import locked
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +33,33 @@ class Rows(NamedTuple):
     labels: Tensor
 
 
+def shards_of(file: Path) -> Path:
+    """The folder with the pieces of a file of features.
+
+    >>> shards_of(Path("features/train.safetensors")).as_posix()
+    'features/train.parts'
+    """
+    return file.with_name(f"{file.stem}.parts")
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold a folder of pieces, or say who does; afterwards it is not there if nothing is in it."""
+    with explaining_writes(folder, ADVICE):
+        make_folder(folder)
+    try:
+        with locked(folder):
+            yield
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
+
+
 class Shards:
     """The pieces for one file, found again by the number of their first sample."""
 
     def __init__(self, file: Path, plan: dict[str, Any]) -> None:
-        self.folder = file.with_name(f"{file.stem}.parts")
+        self.folder = shards_of(file)
         self.plan = plan
         self.stops: dict[int, int] = {}
         """First sample → the one after the last."""

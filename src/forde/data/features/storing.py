@@ -16,7 +16,7 @@ from forde.data.features.backbones import Backbone
 from forde.data.features.extracting import SAVE_SECONDS, Watcher, extract, inputs_of
 from forde.data.features.files import FORMAT, read_about, write_file
 from forde.data.features.network import PRECISIONS, extracting
-from forde.data.features.shards import Rows, Shards, first_difference
+from forde.data.features.shards import Rows, Shards, alone_in, first_difference, shards_of
 from forde.data.features.sources import Source
 from forde.errors import FordeError, number_from_0, unknown_name, whole_number
 
@@ -144,20 +144,23 @@ def store(
         if source.n is None:
             _check_loader(path, source)
         return True
-    shards = Shards(path, {**_identity(wanted), "made": wanted["made"]})
-    rows = extract(
-        source,
-        extractor.run,
-        DTYPES[settings.stored],
-        shards=shards,
-        save_seconds=settings.save_seconds,
-        watcher=watcher,
-    )
-    if rows is None:
-        return False
-    known = {"rows": len(rows.labels), "fingerprint": source.fingerprint}
-    write_file(path, rows, {**wanted, "data": {**known, **data}})
-    shards.delete()
+    with alone_in(shards_of(path)):
+        if finished(path, wanted):  # by the process that has just left
+            return True
+        shards = Shards(path, {**_identity(wanted), "made": wanted["made"]})
+        rows = extract(
+            source,
+            extractor.run,
+            DTYPES[settings.stored],
+            shards=shards,
+            save_seconds=settings.save_seconds,
+            watcher=watcher,
+        )
+        if rows is None:
+            return False
+        known = {"rows": len(rows.labels), "fingerprint": source.fingerprint}
+        write_file(path, rows, {**wanted, "data": {**known, **data}})
+        shards.delete()
     return True
 
 

@@ -1,4 +1,4 @@
-"""One process at a time in a run's folder: a lock that the system takes back when the process dies, and who holds it.
+"""One process at a time in a folder: a lock that the system takes back when the process dies, and who holds it.
 
 `lock.json` says who. It is the lock on this file that counts, not its presence, so what a killed process left behind is
 in nobody's way. Between machines that share a file system the lock holds as far as that system carries locks (NFS does,
