@@ -180,8 +180,8 @@ ELSEWHERE = (
     Mistake(
         "order-not-from-the-seed-of-the-command",
         "commands/train.py",
-        "seed=seed,\n        device",
-        "device",
+        "seed=seed,\n            device=device",
+        "device=device",
         (OPTIONS,),
     ),
     Mistake(

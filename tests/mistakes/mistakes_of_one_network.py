@@ -89,8 +89,8 @@ OF_ONE_NETWORK = (
     Mistake(
         "no-checkpoint-before-members-are-made",
         "training/running.py",
-        "loop.epoch > begun and loop.plan.makes_members",
-        "loop.epoch < begun and loop.plan.makes_members",
+        "loop.epoch > begun and folder.keeps_last(loop)",
+        "loop.epoch < begun and folder.keeps_last(loop)",
         (f"{SWAG}::TestResume::test_the_last_epoch_is_safe_before_members_are_made",),
     ),
     Mistake(
