@@ -17,7 +17,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -182,13 +182,13 @@ def compared(name: str, folder: Path, data_dir: Path | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Of the module as a script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", choices=SETTINGS)
     parser.add_argument("out", type=Path, help="folder; report.json is what came of it")
     parser.add_argument("--data-dir", type=Path)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     make_folder(given.out)
     report = compared(given.data, given.out, given.data_dir)
     write_whole(given.out / "report.json", (json.dumps(report, indent=1) + "\n").encode())
