@@ -57,9 +57,12 @@ FIGURES = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 @pytest.mark.parametrize("name", ["digits", "table"])
-def test_every_figure_is_drawn_and_nothing_is_asked_of_the_network(opened: Open, name: str) -> None:
-    page = opened(name)
+def test_every_figure_is_drawn_and_nothing_is_asked_of_the_network(
+    opened: Open, name: str, size: tuple[int, int]
+) -> None:
+    page = opened(name, size)
     assert page.heard == []
     found = page.eval_on_selector_all(
         "figure",
@@ -67,13 +70,14 @@ def test_every_figure_is_drawn_and_nothing_is_asked_of_the_network(opened: Open,
             const chart = figure.querySelector(".chart"), svg = chart.querySelector("svg");
             const box = svg.getBoundingClientRect();
             const marks = svg.querySelectorAll(".role-mark path").length;
-            return {id: figure.id, width: box.width, height: box.height, marks,
+            return {id: figure.id, width: box.width, height: box.height, right: box.right, marks,
                     label: figure.querySelector(".alternative").textContent, named: chart.getAttribute("aria-label")};
         })""",
     )
     assert {figure["id"] for figure in found} >= FIGURES[name]
     for figure in found:
         assert figure["width"] > 200 and figure["height"] > 100 and figure["marks"] > 0, figure
+        assert figure["right"] <= size[0], figure
         assert len(figure["label"]) > 40 and figure["label"] == figure["named"], figure
 
 
@@ -235,6 +239,7 @@ def test_printed_figures_are_whole(opened: Open, name: str) -> None:
     page = opened(name)
     page.emulate_media(media="print")
     page.set_viewport_size({"width": PRINTED[0], "height": PRINTED[1]})
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     boxes = page.eval_on_selector_all(
         "figure, article",
         """all => all.map(each => { const box = each.getBoundingClientRect(), svg = each.querySelector("svg");
