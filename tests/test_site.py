@@ -149,6 +149,16 @@ def test_the_front_page_shows_a_figure_and_the_result(site: Path, browser: Any) 
     page.close()
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_code_have_contrast(site: Path, browser: Any, scheme: str) -> None:
+    axe = pytest.importorskip("axe_core_python.sync_playwright").Axe()
+    page = browser.new_page(color_scheme=scheme)
+    page.goto((site / "tutorials" / "pytorch.html").as_uri())
+    found = axe.run(page, options={"resultTypes": ["violations"], "runOnly": ["color-contrast"]})
+    assert found["passes"] and not found["violations"], found["violations"][0]["nodes"][0]["html"]
+    page.close()
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_search_works_from_disk(site: Path, browser: Any, width: int) -> None:
     page = browser.new_page(viewport={"width": width, "height": 800})
