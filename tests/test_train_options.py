@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import forde
 from forde.cli import app
-from forde.commands.train import train
 from forde.models import MLP
 
 
@@ -28,14 +29,25 @@ def width(seen: dict[str, Any]) -> int:
     return next(m.out_features for m in seen["ensemble"].members[0].modules() if isinstance(m, nn.Linear))
 
 
+def made_optimizer(seen: dict[str, Any]) -> torch.optim.Optimizer:
+    return seen["optimizer"]([torch.zeros(1)])
+
+
 OPTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], Any], Any]] = {
     "--epochs": ("2", lambda seen: seen["epochs"], 2),
-    "--method": ("lit", lambda seen: seen["method"].name, "lit"),
+    "--method": ("forde", lambda seen: seen["method"].name, "forde"),
+    "--strength": ("3", lambda seen: seen["method"].repulsion_weight, 3.0),
+    "--alpha": ("0.2", lambda seen: seen["method"].kernel.metric.alpha, 0.2),
+    "--prior": ("empcov", lambda seen: [type(prior) for prior in seen["method"].priors], [forde.priors.EmpCov]),
     "--members": ("3", lambda seen: seen["ensemble"].n_members, 3),
     "--hidden": ("9,7", width, 9),
     "--batch-size": ("100", lambda seen: seen["batch_size"], 100),
-    "--lr": ("0.03", lambda seen: seen["lr"], 0.03),
+    "--optimizer": ("adam", lambda seen: type(made_optimizer(seen)), torch.optim.Adam),
+    "--lr": ("0.03", lambda seen: made_optimizer(seen).param_groups[0]["lr"], 0.03),
     "--weight-decay": ("0.002", weight_decay, 0.002),
+    "--validation": ("0.2", lambda seen: len(seen["validation"].data) > 100, True),
+    "--patience": ("4", lambda seen: seen["validation"].patience, 4),
+    "--monitor": ("accuracy", lambda seen: seen["validation"].monitor, "accuracy"),
     "--seed": ("7", lambda seen: (seen["seed"], seen["ensemble"].seed), (7, 7)),
     "--augment": ("", lambda seen: seen["batches"].augmentation, forde.Augmentation()),
     "--device": ("cpu", lambda seen: str(seen["device"]), "cpu"),
@@ -49,7 +61,9 @@ OPTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], Any], Any]] = {
     "--resume": ("", lambda seen: seen["resume"], True),
     "--mesh": ("1x1", lambda seen: tuple(seen["execution"].mesh), (1, 1)),
 }
-ELSEWHERE = {"--data", "--target", "--task", "--run", "--model", "--tensorboard", "--data-dir"}
+ELSEWHERE = {
+    "--data", "--target", "--task", "--out", "--model", "--tensorboard", "--data-dir", "--config", "--set", "--json",
+}  # fmt: skip
 """Options that other tests here or in other files look at."""
 
 
@@ -93,7 +107,8 @@ def test_every_option_reaches_the_run(fit_with: Callable[..., dict[str, Any]], t
 
 
 def test_every_option_is_looked_at() -> None:
-    known = {f"--{name.replace('_', '-')}" for name in inspect.signature(train).parameters}
+    command = get_command(app).commands["train"]  # type: ignore[attr-defined]
+    known = {parameter.opts[0] for parameter in command.params}
     missing = known - set(OPTIONS) - ELSEWHERE
     assert not missing, f"add {sorted(missing)} to OPTIONS, with how it shows in what fit is given"
 

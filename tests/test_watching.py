@@ -6,12 +6,14 @@ import logging
 import re
 import subprocess
 import sys
+from functools import partialmethod
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.progress import Progress
 from torch import nn
 
 import forde
@@ -113,6 +115,8 @@ class TestOnATerminal:
     ) -> None:
         on_a_terminal(monkeypatch)
         monkeypatch.setattr("forde.training.watching.EVERY", 0.0)
+        # A short training may end before rich draws again by itself.
+        monkeypatch.setattr(Progress, "update", partialmethod(Progress.update, refresh=True))
         seen: list[tuple[float, float | None]] = []
         left = Pace.left
 

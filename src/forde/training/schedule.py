@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from forde.errors import FordeError
 from forde.methods import Method
+from forde.torch_private import schedulers_in
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ def make_schedule(
 def _parts(scheduler: Any) -> Iterator[Any]:
     """A scheduler, and those that it is put together of."""
     yield scheduler
-    for part in getattr(scheduler, "_schedulers", ()):
+    for part in schedulers_in(scheduler):
         yield from _parts(part)
 
 
