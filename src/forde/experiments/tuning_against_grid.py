@@ -1,13 +1,15 @@
 """Does `forde tune` choose as well as a fixed grid that may look at the test corruptions?
 
     python -m forde.experiments.tuning_against_grid digits results/tuning/digits
-    python -m forde.experiments.tuning_against_grid cifar10 results/tuning/cifar10-small --data-dir DATA
+    python -m forde.experiments.tuning_against_grid cifar10 results/tuning/cifar10 --data-dir DATA
 
 The tuning sees the training split alone: it holds a fifth of it out and perturbs it in ways of its own. Then its choice
 and every point of the grid are trained on the whole training split, and tested on clean images and under the 19
 corruptions. The best of the grid is chosen by the test itself, which is better than an honest choice can know.
 
-Everything is kept in the folder, and the same command goes on.
+Everything is kept in the folder, and the same command goes on. `report.json` has all numbers, `table.md` is for a page:
+
+    forde reproduce --report --out results --page docs/tuning.md
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import argparse
 import json
 import platform
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,7 +35,7 @@ from forde.methods import method
 from forde.models import MLP
 from forde.training import Reporting, fit
 from forde.tuning import Tuning, tune
-from forde.tuning.choosing import paired
+from forde.tuning.choosing import Paired, paired
 from forde.tuning.judging import nll_of_each
 
 SEVERITIES = (1, 3, 5)
@@ -78,7 +79,7 @@ class Settings:
 NETWORKS: dict[str, Callable[[], nn.Module]] = {"digits": digits_network, "cifar10": small_network}
 SETTINGS = {
     "digits": Settings(5, 20, 0.1, 16, 3, (1.0, 3.0, 10.0, 30.0, 100.0)),
-    "cifar10": Settings(3, 8, 0.05, 8, 1, (1.0, 10.0, 100.0), train=2000, test=400),
+    "cifar10": Settings(3, 12, 0.05, 12, 1, (1.0, 3.0, 10.0, 30.0), train=10_000, test=1_000),
 }
 
 
@@ -159,7 +160,7 @@ def points(name: str, train: Images, test: Images, found: Tuning, folder: Path) 
 
 def compared(name: str, folder: Path, data_dir: Path | None) -> dict[str, Any]:
     """Tune, train the choice and the grid, test them, and say what came of it."""
-    settings, begun = SETTINGS[name], time.monotonic()
+    settings = SETTINGS[name]
     train = first(load_images(name, "train", data_dir), settings.train)
     test = first(load_images(name, "test", data_dir), settings.test)
     found = tune(
@@ -167,19 +168,41 @@ def compared(name: str, folder: Path, data_dir: Path | None) -> dict[str, Any]:
         batch_size=settings.batch_size, lr=settings.lr, seeds=settings.seeds, trials=settings.trials,
         on_trial=lambda words, _: print(words, file=sys.stderr),
     )  # fmt: skip
-    tuning_seconds = time.monotonic() - begun
     print(found.why, file=sys.stderr)
     deep, chosen, *grid = points(name, train, test, found, folder)
     best = min(grid, key=lambda point: point.corrupted.mean())
     return {
         "data": name, "trained_on": len(train), "tested_on": len(test), "severities": SEVERITIES, **asdict(settings),
-        "machine": f"{torch.get_num_threads()} threads, {platform.machine()}, torch {torch.__version__}",
-        "tuning_seconds": round(tuning_seconds), "seconds": round(time.monotonic() - begun),
+        "machine": f"{torch.get_num_threads()} thread(s), {platform.machine()}, torch {torch.__version__}",
         "chosen_minus_best_of_grid": {"best": dict(best.values), **differences(chosen, best)},
         "chosen_minus_deep_ensemble": differences(chosen, deep),
         "test": [point.to_dict(deep) for point in (deep, chosen, *grid)],
         "tuning": found.to_dict(),
     }  # fmt: skip
+
+
+def as_markdown(report: Mapping[str, Any]) -> str:
+    """A table of the points, and a sentence about the choice and the best of the grid."""
+    best = report["chosen_minus_best_of_grid"]
+    lines = ["| | strength | α | clean NLL | corrupted NLL | corrupted, − deep ensemble |", "|---|" + "---:|" * 5]
+    for point in report["test"]:
+        values = point["values"]
+        kind = "best of the grid" if point["kind"] == "grid" and values == best["best"] else point["kind"]
+        numbers = [f"{values[name]:g}" if name in values else "–" for name in ("strength", "alpha")]
+        numbers += [f"{point[name]:.4f}" for name in ("clean_nll", "corrupted_nll")]
+        difference = str(Paired(**point["corrupted_difference"])) if values else "–"
+        lines.append(f"| {' | '.join([kind, *numbers, difference])} |")
+    ended = [trial["seconds"] for trial in report["tuning"]["trials"]]
+    parts = {name: Paired(**best[f"{name}_difference"]) for name in ("corrupted", "clean")}
+    lines += [
+        "",
+        f"{report['data']}: {report['trained_on']:,} training and {report['tested_on']:,} test images, {len(NAMES)} "
+        f"corruptions at severities {', '.join(map(str, report['severities']))}; {report['members']} members, "
+        f"{report['epochs']} epochs, seeds: {report['seeds']}; {report['trials']} trials, of which "
+        f"{len(ended)} to their end in {sum(ended):.0f} s ({report['machine']}). "
+        f"Choice − best of the grid: {parts['corrupted']} corrupted, {parts['clean']} clean.",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -191,7 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     make_folder(given.out)
     report = compared(given.data, given.out, given.data_dir)
+    report = json.loads(json.dumps(report))
     write_whole(given.out / "report.json", (json.dumps(report, indent=1) + "\n").encode())
+    write_whole(given.out / "table.md", as_markdown(report).encode())
     print(json.dumps(report["chosen_minus_best_of_grid"]))
 
 
