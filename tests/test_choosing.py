@@ -188,6 +188,19 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 
+def test_batches_of_ones_own_are_for_a_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """Other engines are refused, and the line in the log does not say that a loop was asked for."""
+    data = torch.randn(12, 4), torch.randint(3, (12,))
+    make = lambda: forde.Ensemble(lambda: MLP(4, [5], 3), MEMBERS)  # noqa: E731
+    for name in ("vectorized", "compiled"):
+        with pytest.raises(forde.FordeError, match=f"engine='{name}' cannot run this, because each member has batches"):
+            forde.fit(make(), "deep-ensemble", data, epochs=1, engine=name, independent_data=True)
+    with caplog.at_level(logging.INFO):
+        forde.fit(make(), "deep-ensemble", data, epochs=1, independent_data=True)
+    (line,) = [message for message in caplog.messages if message.startswith("engine:")]
+    assert line.endswith("because each member has batches of its own (independent_data)")
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_layers_of_all_members_at_once(layer: str) -> None:
     """Outputs, and their second derivatives through the inputs, are those of each member by itself."""

@@ -46,6 +46,7 @@ def make_engine(
     fuse: bool | None = None,
     accumulate: int = 1,
     repels_elsewhere: bool = False,
+    independent: bool = False,
 ) -> Step:
     """The step asked for, or the fastest; one line in the log says which and why.
 
@@ -62,6 +63,7 @@ def make_engine(
         fuse: whether torch's compiler merges the operations of a compiled step; by default where it can.
         accumulate: in how many parts a batch is computed, with the gradient of the whole.
         repels_elsewhere: whether members are compared on other data than the batch, which is not compiled.
+        independent: whether each member has batches of its own, which only a loop takes.
     """
     for what, given, known in (("engine", name, get_args(EngineName)), ("memory", memory, get_args(Memory))):
         if given not in known:
@@ -72,7 +74,7 @@ def make_engine(
     steps, example = (steps, example) if accumulate == 1 else _in_parts(ensemble, steps, example, accumulate)
     on_cpu, alone = ensemble.device.type == "cpu", mesh is ALONE
     sharing = SharingProcesses(mesh.data) if mesh.data.size > 1 else None
-    loops = _only_looped(name, method, example)
+    loops = _only_looped(name, method, example, independent=independent)
     unfit = None if name == "vectorized" else loops or _unfit_to_stack(name, own, mesh, memory)
     if mesh.anywhere(unfit is not None):  # processes that share members add their gradients up, so these must be alike
         unfit = unfit or "those of another process cannot be stacked"
@@ -173,7 +175,9 @@ def _own_members(ensemble: Ensemble, mesh: Mesh) -> Ensemble:
     return shard(ensemble, mesh.members.part(ensemble.n_members))
 
 
-def _only_looped(name: EngineName, method: Method, example: tuple[Input, Tensor] | None) -> str | None:
+def _only_looped(
+    name: EngineName, method: Method, example: tuple[Input, Tensor] | None, *, independent: bool
+) -> str | None:
     """Why only a loop over members takes what it is given, in words; None where other engines do too."""
     if name == "eager":
         return None
@@ -181,6 +185,8 @@ def _only_looped(name: EngineName, method: Method, example: tuple[Input, Tensor]
     reason = None if of is None else f"input gradients are taken of {of!r}"
     if example is not None and isinstance(example[0], Arguments):
         reason = "a batch has several inputs"
+    if independent:
+        reason = "each member has batches of its own (independent_data)"
     if reason is not None and name != "auto":
         raise FordeError(f"engine='{name}' cannot run this, because {reason}; use engine='eager' or 'auto'.")
     return reason

@@ -279,12 +279,11 @@ def _step(
     """The step that trains what the plan says; afterwards these are plain networks again, without gradients."""
     rows = settings.batch_size if example is None else len(example[1])
     example = None if example is None else plan.batch(*example)
-    name: EngineName = "eager" if settings.batches.independent else settings.engine
     step = make_engine(
-        name, plan.trained, plan.method, settings.precision, settings.execution.memory,
+        settings.engine, plan.trained, plan.method, settings.precision, settings.execution.memory,
         steps=settings.epochs * max(1, feed.size // rows), example=example, mesh=mesh,
         accumulate=settings.optimization.accumulate,
-        repels_elsewhere=settings.batches.repel_on is not None,
+        repels_elsewhere=settings.batches.repel_on is not None, independent=settings.batches.independent,
     )  # fmt: skip
     try:
         yield step
