@@ -9,11 +9,9 @@ from torch import Tensor, nn
 
 from forde.arguments import Arguments, Input
 from forde.compile import CompiledStep
-from forde.compile.agreeing import together
 from forde.compile.tracing import can_fuse
 from forde.compile.worth import Worth, worth
-from forde.distributed.mesh import ALONE, Mesh
-from forde.distributed.sharded import ShardedStep, SharingProcesses, shard
+from forde.distributed.mesh import ALONE, Axis, Mesh
 from forde.double_backward import Policy
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, first_line, unknown_name
@@ -22,6 +20,7 @@ from forde.step import AccumulatedStep, InspectedStep, MemberLoop, MemberStack, 
 from forde.step.accumulated import part_sizes
 from forde.step.python_state import unstackable
 from forde.step.records import Memory, Precision
+from forde.step.sharded import ShardedStep, shard
 from forde.step.stack import KNOWN_STACKED
 from forde.torch_private import batch_norms
 
@@ -71,7 +70,7 @@ def make_engine(
     own = ensemble if mesh is ALONE else _own_members(ensemble, mesh)
     steps, example = (steps, example) if accumulate == 1 else _in_parts(ensemble, steps, example, accumulate)
     on_cpu, alone = ensemble.device.type == "cpu", mesh is ALONE
-    sharing = SharingProcesses(mesh.data) if mesh.data.size > 1 else None
+    sharing = mesh.data if mesh.data.size > 1 else None
     loops = _only_looped(name, method, example)
     unfit = None if name == "vectorized" else loops or _unfit_to_stack(name, own, mesh, memory)
     if mesh.anywhere(unfit is not None):  # processes that share members add their gradients up, so these must be alike
@@ -97,7 +96,7 @@ def make_engine(
             runner = MemberLoop(own, method, precision, Policy(ensemble.device.type, processes=sharing), ensemble)
         made.append(PlainStep(runner, method, memory=memory, metric_apart=compiles))
 
-    together(None if alone else mesh, make)
+    mesh.together(make)
     if unfit is None and name != "vectorized" and not _is_known(own):
         unfit = _unlike_a_loop(made[-1], example)
         if unfit is not None:
@@ -112,7 +111,7 @@ def make_engine(
     elif compiles:
         # Only whole steps of one process can be timed.
         budget = None if name == "compiled" or not alone or accumulate > 1 else steps
-        step = CompiledStep(plain, steps=budget, fuse=fuse, company=None if alone else mesh)
+        step = CompiledStep(plain, steps=budget, fuse=fuse, mesh=mesh)
     elif isinstance(plain.runner, MemberStack):
         why = "that was asked for" if name == "vectorized" else "operations of small networks cost more than arithmetic"
         if pays is not None:
@@ -205,7 +204,7 @@ def _unfit_to_stack(name: EngineName, ensemble: Ensemble, mesh: Mesh, memory: Me
     return unstackable(list(ensemble.members)) or (_normalises_over_batch(ensemble) if mesh.data.size > 1 else None)
 
 
-def _refuse_unfit_to_stack(ensemble: Ensemble, memory: Memory, sharing: SharingProcesses | None) -> None:
+def _refuse_unfit_to_stack(ensemble: Ensemble, memory: Memory, sharing: Axis | None) -> None:
     """Stop where stacking was asked for and would not do what else was asked for."""
     if memory != "speed":
         raise FordeError(

@@ -16,7 +16,8 @@ from torch.func import functional_call
 
 from forde import stacked_layers
 from forde.arguments import Input
-from forde.double_backward import Part, Policy, Processes, Whole, still_statistics
+from forde.distributed.mesh import Axis
+from forde.double_backward import Part, Policy, Whole, still_statistics
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, first_line
 from forde.forward import tensor_output
@@ -58,7 +59,7 @@ class MemberStack(Runner):
         method: Method,
         precision: Precision = "float32",
         whole: Ensemble | None = None,
-        processes: Processes | None = None,
+        processes: Axis | None = None,
     ) -> None:
         policy = Policy(ensemble.device.type, stacked=True, processes=processes)
         super().__init__(ensemble, method, precision, policy, whole)
