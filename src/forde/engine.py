@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Literal, get_args
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from forde.arguments import Arguments, Input
 from forde.compile import CompiledStep
@@ -21,7 +21,7 @@ from forde.step.accumulated import part_sizes
 from forde.step.python_state import unstackable
 from forde.step.records import Memory, Precision
 from forde.step.sharded import ShardedStep, shard
-from forde.step.stack import KNOWN_STACKED
+from forde.step.stack import unknown_layer
 from forde.torch_private import batch_norms
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def make_engine(
         made.append(PlainStep(runner, method, memory=memory, metric_apart=compiles))
 
     mesh.together(make)
-    if unfit is None and name != "vectorized" and not _is_known(own):
+    if not made[-1].runner.known and name != "vectorized":
         unfit = _unlike_a_loop(made[-1], example)
         if unfit is not None:
             compiles = compiles and (name == "compiled" or not on_cpu)
@@ -194,10 +194,10 @@ def _unfit_to_stack(name: EngineName, ensemble: Ensemble, mesh: Mesh, memory: Me
     if memory != "speed":
         return f"memory='{memory}' makes one member's forward pass after another"
     network = ensemble.members[0]
-    unknown = next((m for m in network.modules() if type(m) not in KNOWN_STACKED and not _is_container(m)), None)
+    unknown = unknown_layer(network, containers=False)
     if unknown is not None:
         return f"{type(unknown).__name__} layers are not stacked"
-    if not _is_known(ensemble) and (name == "compiled" or mesh is not ALONE):
+    if unknown_layer(network) is not None and (name == "compiled" or mesh is not ALONE):
         return "networks of other classes are stacked by engine='auto' in one process only"
     if sum(p.numel() for p in network.parameters()) > VECTORIZED_PARAMETERS:
         return f"networks of more than {VECTORIZED_PARAMETERS:,} parameters gain nothing when stacked"
@@ -216,16 +216,6 @@ def _refuse_unfit_to_stack(ensemble: Ensemble, memory: Memory, sharing: Axis | N
             f"engine='vectorized' knows nothing of other processes' samples, but {reason}; use engine='eager', "
             "'compiled' or 'auto', or shards of members only."
         )
-
-
-def _is_known(ensemble: Ensemble) -> bool:
-    """Whether the networks are made of modules that do the same stacked."""
-    return all(type(module) in KNOWN_STACKED for module in ensemble.members[0].modules())
-
-
-def _is_container(module: nn.Module) -> bool:
-    """Whether a module is of a user's own class that has others inside."""
-    return type(module).__module__.partition(".")[0] != "torch" and next(module.children(), None) is not None
 
 
 def _unlike_a_loop(step: PlainStep, example: tuple[Input, Tensor] | None) -> str | None:

@@ -199,15 +199,14 @@ class Compiler:
         reason = self._agreed(unseen if position.drew and not random else None)
         if reason is not None:
             return reason
+        strict = self._traced_runner().like(precision="float32")
+        check = UnitCheck(self._plain, strict, position, self._agreed, fuse=self._fuse, rough=self._is_rough)
         seen: set[int] = set()
         for unit, program in enumerate(kind.step.programs):
-            if id(program) not in seen:
-                strict = self._traced_runner().like(precision="float32")
-                check = UnitCheck(self._plain, strict, position, self._agreed, fuse=self._fuse, rough=self._is_rough)
-                reason = self._agreed(check(unit, program, batch, plainly.z))
-                if reason is not None:
-                    return f"{reason} (does the forward pass depend on more than its input and weights?)"
+            reason = None if id(program) in seen else self._agreed(check(unit, program, batch, plainly.z))
             seen.add(id(program))
+            if reason is not None:
+                return f"{reason} (does the forward pass depend on more than its input and weights?)"
         position.restore()
         found = phases(kind.step, batch, factor)
         if found.z is not None and batch.one.is_cuda and self._mesh.everyone.size == 1:
