@@ -22,7 +22,7 @@ from forde.step.python_state import unstackable
 from forde.step.records import Memory, Precision
 from forde.step.sharded import ShardedStep, shard
 from forde.step.stack import unknown_layer
-from forde.torch_private import batch_norms
+from forde.torch_private import batch_norms_in
 
 log = logging.getLogger(__name__)
 
@@ -235,9 +235,8 @@ def _unlike_a_loop(step: PlainStep, example: tuple[Input, Tensor] | None) -> str
 
 def _normalises_over_batch(ensemble: Ensemble) -> str | None:
     """Where a layer's statistics are of the whole batch, which several processes hold together, in words."""
-    named = ensemble.members[0].named_modules()
-    found = next((name for name, module in named if isinstance(module, batch_norms())), None)
-    return None if found is None else f"BatchNorm ('{found}') is over the batch that several processes share"
+    found = batch_norms_in(ensemble.members[0])
+    return f"BatchNorm ('{found[0]}') is over the batch that several processes share" if found else None
 
 
 def inspect_step(

@@ -33,8 +33,8 @@ from forde.benchmarks.rows import Row, ratio
 from forde.benchmarks.step import Step, prepared
 from forde.benchmarks.timing import GIB, ROUNDS, WARM_UP_CALLS, seconds, sentence
 from forde.distributed.mesh import ALONE, Mesh, Shape, default_shape, joined, refuse_other_shapes
+from forde.ensemble import named_tensors
 from forde.errors import FordeError
-from forde.step.sharded import named_tensors
 
 COMPARED_STEPS = 5
 """After which weights are compared with those of one process; a compiled step is captured in the third."""

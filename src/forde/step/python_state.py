@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from forde.ensemble import named_tensors
 from forde.random_state import SOURCES
 from forde.torch_private import (
     RECURRENT,
@@ -77,7 +78,7 @@ def _difference(first: nn.Module, other: nn.Module, index: int) -> str | None:
         if key is not None:
             values = [_short(values.get(key, "missing")) for values in (its, own)]
             return f"{_layer(name)} of member {index} has {key} = {values[0]}, that of member 0 has {values[1]}"
-    tensors, its_tensors = _tensors(first), _tensors(other)
+    tensors, its_tensors = named_tensors(first), named_tensors(other)
     for name in [*tensors, *(name for name in its_tensors if name not in tensors)]:
         if name not in tensors or name not in its_tensors:
             return f"only one of members 0 and {index} has a tensor '{name}'"
@@ -158,10 +159,6 @@ def _first_other(one: Mapping[str, Any], two: Mapping[str, Any]) -> str | None:
     """The first name under which two layers, or one before and after, hold different values; None if there is none."""
     names = [*one, *(name for name in two if name not in one)]
     return next((n for n in names if n not in one or n not in two or not same(one[n], two[n])), None)
-
-
-def _tensors(network: nn.Module) -> dict[str, Tensor]:
-    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
 def _layer(name: str) -> str:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from forde.arguments import Input, each_tensor
 from forde.distributed.mesh import Mesh
 from forde.distributed.messages import flattened, unflattened
-from forde.ensemble import Ensemble, of_networks
+from forde.ensemble import Ensemble, named_tensors, of_networks
 from forde.errors import FordeError
 from forde.random_state import random_tensors, set_random_tensors
 from forde.rules import Forces
@@ -221,15 +221,6 @@ def shard(ensemble: Ensemble, members: slice) -> Ensemble:
     True
     """
     return of_networks(ensemble, list(ensemble.members)[members])
-
-
-def named_tensors(network: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, also those that a network does not save; tied ones once.
-
-    >>> list(named_tensors(nn.BatchNorm1d(2)))
-    ['weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked']
-    """
-    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
 def share_members(ensemble: Ensemble, mesh: Mesh) -> None:
