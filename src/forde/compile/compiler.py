@@ -31,7 +31,6 @@ from forde.step.runners import Runner
 
 log = logging.getLogger(__name__)
 
-Key = tuple[object, ...]
 READ_AT_ONCE = 8
 """With the compiler's own 4, the input of a ReLU behind BatchNorm would be written to memory and read three times
 instead of computed anew; numbers per channel count as much as whole images."""
@@ -161,7 +160,7 @@ class Compiler:
         plain, repel = self._plain, z is not None
         step = TracedStep(plain, [])
         batch, runner = step.laid_out(batch), self._traced_runner()
-        shared: dict[Key, Program] = {}
+        shared: dict[tuple[object, ...], Program] = {}
         same = difference(list(runner.ensemble.members)) is None
         twice = repel and self._method.space is not None and self._method.space.needs_input_gradient
         fused = partial(_by_compiler, fuse=self._fuse, twice=twice)

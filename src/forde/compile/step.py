@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from forde.compile.captured import CudaGraphs
-from forde.compile.compiler import Compiler, Key, Kind, compile_exchange
+from forde.compile.compiler import Compiler, Kind, compile_exchange
 from forde.compile.tracing import can_fuse
 from forde.compile.worth import Trial, seconds_to_compile
 from forde.distributed.mesh import ALONE, Mesh
@@ -38,6 +38,20 @@ WARM_UP_STEPS = 2
 """Compiled steps before the capture, in which allocations and algorithm choices settle."""
 MOST_CHANGES = 3
 """How often a step is traced again because an attribute, a mode or what is frozen has changed."""
+
+
+class Key(NamedTuple):
+    """The batches that one compiled step is for."""
+
+    repel: bool
+    compared: int | tuple[int, ...] | None
+    """The samples that members are compared at, where not all: how many, or their labels' shape."""
+    share: float
+    shape: torch.Size
+    """Of the inputs."""
+    dtype: torch.dtype
+    shape_of_labels: torch.Size
+    dtype_of_labels: torch.dtype
 
 
 class CompiledStep(Step):
@@ -81,7 +95,8 @@ class CompiledStep(Step):
         self._asked_for, self._rows = steps is None if asked_for is None else asked_for, rows
         self._trial = None if steps is None else Trial(steps)
         self._mesh = mesh
-        self._kinds: dict[Key, Kind] = {}
+        self.kinds: dict[Key, Kind] = {}
+        """What was compiled so far."""
         self._graphs = CudaGraphs(self.runner, parallel=plain.memory == "speed") if device.type == "cuda" else None
         self._running: Kind | None = None
         """Whose phases are being run one by one; None where the plain step's are."""
@@ -196,7 +211,7 @@ class CompiledStep(Step):
     def close(self) -> None:
         if self._graphs is not None:
             self._graphs.close()
-        self._kinds.clear()
+        self.kinds.clear()
         for parameter, layout in self._layouts:
             parameter.data = parameter.data.contiguous(memory_format=layout)
         super().close()
@@ -217,26 +232,27 @@ class CompiledStep(Step):
         level = logging.WARNING if self._asked_for else logging.INFO
         log.log(level, "engine: %s after all, %s", self.runner.name, reason)
         self.is_plain = True
-        self._kinds.clear()
+        self.kinds.clear()
 
     def _kind(self, batch: Batches, factor: float | None) -> Kind | None:
         """The compiled step for such a batch; compiled where it is the first of its kind."""
         if self.is_plain or not isinstance(batch, Batch) or self._rows not in (None, len(batch.y)):
             return None
         size = tuple(batch.part[1].shape) if isinstance(batch.part, tuple) else batch.part
-        key = (factor is None, size, batch.share, batch.one.shape, batch.one.dtype, batch.y.shape, batch.y.dtype)
-        change = self._code.change() if self._kinds and self._code is not None else None
+        x, y = batch.one, batch.y
+        key = Key(factor is not None, size, batch.share, x.shape, x.dtype, y.shape, y.dtype)
+        change = self._code.change() if self.kinds and self._code is not None else None
         change = _agreed_change(self._mesh, change, key)
         if change is not None:
             self._trace_again(change)
-        if key not in self._kinds and not any(known[0] == key[0] for known in self._kinds) and not self.is_plain:
+        if key not in self.kinds and not any(known.repel == key.repel for known in self.kinds) and not self.is_plain:
             self._compile(key, batch, factor)
-        return self._kinds.get(key)  # the last, smaller batch of an epoch is left to the plain step
+        return self.kinds.get(key)  # the last, smaller batch of an epoch is left to the plain step
 
     def _trace_again(self, change: str) -> None:
         """Forget the compiled steps, because what they baked in has changed."""
         self.settle()
-        self._kinds.clear()
+        self.kinds.clear()
         if self._graphs is not None:
             self._graphs.forget()
         self._changes += 1
@@ -251,7 +267,7 @@ class CompiledStep(Step):
         if isinstance(found, str):
             self._give_up(found)
         else:
-            self._kinds[key], self._code = found, compiler.watch
+            self.kinds[key], self._code = found, compiler.watch
 
 
 def _store_weights(ensemble: Ensemble, layout: torch.memory_format) -> list[tuple[Tensor, torch.memory_format]]:

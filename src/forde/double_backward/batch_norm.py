@@ -47,7 +47,7 @@ class BatchNorm(NamedTuple):
     eps: float = 1e-5
 
 
-class _Normalise(torch.autograd.Function):
+class _InTraining(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, *settings: Any
@@ -162,7 +162,7 @@ def in_training(call: BatchNorm, *, differentiable: bool = False) -> tuple[Tenso
     if differentiable:
         out, mean, inverse = batch_norm_in_training(y, weight, bias, *settings)
         return out, *_Statistics.apply(y, mean, inverse)
-    found: tuple[Tensor, Tensor, Tensor] = _Normalise.apply(y, weight, bias, *settings)
+    found: tuple[Tensor, Tensor, Tensor] = _InTraining.apply(y, weight, bias, *settings)
     return found
 
 
