@@ -246,16 +246,12 @@ def inspect_step(
     y: Tensor,
     *,
     engine: EngineName = "eager",
-    precision: Precision = "float32",
-    memory: Memory = "speed",
-    data_size: int | None = None,
 ) -> InspectedStep:
     """Make a step without an optimizer, and tell what its three phases came to.
 
     Args:
         x: `[B, ...]`, or several such in one `Arguments`.
         y: `[B]`.
-        data_size: N; the batch size if left out.
 
     >>> import torch
     >>> from torch import nn
@@ -265,9 +261,9 @@ def inspect_step(
     >>> found.z.shape, sorted(found.of_repulsion[0])
     (torch.Size([2, 8, 4]), ['weight'])
     """
-    step = make_engine(engine, ensemble, method, precision, memory, example=(x, y))
+    step = make_engine(engine, ensemble, method, example=(x, y))
     try:
-        return inspect(step, x, y, data_size=data_size)
+        return inspect(step, x, y)
     finally:
         step.close()
         ensemble.zero_grad(set_to_none=True)
