@@ -104,22 +104,30 @@ def make_engine(
             make()
     plain = made[-1]
     step: Step = plain
-    if compiles and pays is not None:
-        assert example is not None
-        log.info("engine: compiled, which takes about %.0f s and saves at least about %.0f s", *pays)
-        step = CompiledStep(plain, asked_for=False, rows=len(example[1]), fuse=fuse)
-    elif compiles:
+    if compiles:
+        rows = None
+        if pays is not None and example is not None:
+            log.info("engine: compiled, which takes about %.0f s and saves at least about %.0f s", *pays)
+            rows = len(example[1])
         # Only whole steps of one process can be timed.
-        budget = None if name == "compiled" or not alone or accumulate > 1 else steps
-        step = CompiledStep(plain, steps=budget, fuse=fuse, mesh=mesh)
-    elif isinstance(plain.runner, MemberStack):
-        why = "that was asked for" if name == "vectorized" else "operations of small networks cost more than arithmetic"
-        if pays is not None:
-            why += f"; compiling would take about {pays.cost:.0f} s and save about {pays.saved:.0f} s"
-        log.info("engine: vectorized (%d members stacked), because %s", own.n_members, why)
+        timed = name == "auto" and pays is None and alone and accumulate == 1
+        budget = steps if timed else None
+        step = CompiledStep(plain, steps=budget, asked_for=name == "compiled", rows=rows, fuse=fuse, mesh=mesh)
     else:
-        log.info("engine: eager (a loop over %d members), because %s", own.n_members, unfit)
+        _say_why(plain, name, unfit, pays)
     return _wrapped(step, ensemble, mesh, accumulate)
+
+
+def _say_why(plain: PlainStep, name: EngineName, unfit: str | None, pays: Worth | None) -> None:
+    """One line about steps that are not compiled."""
+    members = plain.runner.ensemble.n_members
+    if not isinstance(plain.runner, MemberStack):
+        log.info("engine: eager (a loop over %d members), because %s", members, unfit)
+        return
+    why = "that was asked for" if name == "vectorized" else "operations of small networks cost more than arithmetic"
+    if pays is not None:
+        why += f"; compiling would take about {pays.cost:.0f} s and save about {pays.saved:.0f} s"
+    log.info("engine: vectorized (%d members stacked), because %s", members, why)
 
 
 def _wrapped(step: Step, ensemble: Ensemble, mesh: Mesh, parts: int) -> Step:

@@ -60,8 +60,7 @@ class CompiledStep(Step):
     Args:
         plain: made with `metric_apart`, so that both steps hand out the same representations.
         steps: of the run. If given, the first few are timed, and the rest is compiled only if that pays.
-        asked_for: whether the user asked for compiled steps, so that falling back is worth a warning; by default where
-            `steps` is left out.
+        asked_for: whether the user asked for compiled steps, so that falling back is worth a warning.
         rows: samples in the batches that are compiled; by default as many as in the first one.
         fuse: whether torch's compiler merges operations; by default where it can.
         mesh: the processes that make the steps together: all of them trace, capture or drop a step, or none.
@@ -81,7 +80,7 @@ class CompiledStep(Step):
         plain: PlainStep,
         *,
         steps: int | None = None,
-        asked_for: bool | None = None,
+        asked_for: bool = True,
         rows: int | None = None,
         fuse: bool | None = None,
         mesh: Mesh = ALONE,
@@ -92,9 +91,10 @@ class CompiledStep(Step):
         self.fuse = can_fuse(device) if fuse is None else fuse
         self.is_plain = False
         """Whether the plain step stays for good."""
-        self._asked_for, self._rows = steps is None if asked_for is None else asked_for, rows
+        self._asked_for, self._rows = asked_for, rows
         self._trial = None if steps is None else Trial(steps)
         self._mesh = mesh
+        """Who agrees on what is compiled; the step itself is of this process's members alone."""
         self.kinds: dict[Key, Kind] = {}
         """What was compiled so far."""
         self._graphs = CudaGraphs(self.runner, parallel=plain.memory == "speed") if device.type == "cuda" else None
