@@ -46,6 +46,7 @@ class ShardedStep(Step):
         inner: the step of this process's members.
         whole: all members.
 
+    >>> from torch import nn
     >>> from forde import method
     >>> from forde.step import MemberLoop, PlainStep
     >>> ensemble, forde_identity = Ensemble(lambda: nn.Linear(4, 3), n_members=2), method("forde-identity")
@@ -216,6 +217,7 @@ def _there(column: Sequence[Tensor | None]) -> list[Tensor]:
 def shard(ensemble: Ensemble, members: slice) -> Ensemble:
     """An ensemble of some of the members, which stay the same networks.
 
+    >>> from torch import nn
     >>> whole = Ensemble(lambda: nn.Linear(2, 2), 4)
     >>> shard(whole, slice(2, 4)).members[0] is whole.members[2]
     True
