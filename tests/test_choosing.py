@@ -360,7 +360,7 @@ class TestCompilingOnACpu:
         for number, rows in enumerate((5, 12, 12)):  # a run may be taken up at a smaller batch
             engine.update(x[:rows], y[:rows], step=number)
         if compiles:
-            assert [key[3] for key in engine._kinds] == [(12, 4)]
+            assert [key.shape for key in engine.kinds] == [(12, 4)]
         engine.close()
 
     def test_without_a_compiler_nothing_is_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -337,9 +337,9 @@ def test_compiles_only_in_runs_that_are_long_enough(
     engine = without_compiler(compiled(make_ensemble("mlp").train(), forde.method("forde-identity"), steps=steps))
     for step in range(3):
         engine.update(x, y, step=step)
-        assert not engine._kinds, "the first steps are timed"
+        assert not engine.kinds, "the first steps are timed"
     engine.update(x, y, step=3)
-    assert bool(engine._kinds) == compiles
+    assert bool(engine.kinds) == compiles
     said = "engine: compiled, which takes about" if compiles else "engine: eager after all, compiling would take"
     assert said in caplog.text
 

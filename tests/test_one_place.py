@@ -25,7 +25,7 @@ HOMES = {
     "np.random.get_state": {"random_state.py"},
     "np.random.set_state": {"random_state.py"},
     # Processes of a mesh fork them by their own devices.
-    "torch.random.fork_rng": {"random_state.py", "distributed/sharded.py"},
+    "torch.random.fork_rng": {"random_state.py", "step/sharded.py"},
     "torch.cuda.graph": {"cuda_graph.py"},
 }
 

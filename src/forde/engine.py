@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Literal, get_args
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from forde.arguments import Arguments, Input
 from forde.compile import CompiledStep
-from forde.compile.agreeing import together
 from forde.compile.tracing import can_fuse
 from forde.compile.worth import Worth, worth
-from forde.distributed.mesh import ALONE, Mesh
-from forde.distributed.sharded import ShardedStep, SharingProcesses, shard
+from forde.distributed.mesh import ALONE, Axis, Mesh
 from forde.double_backward import Policy
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, first_line, unknown_name
@@ -22,8 +20,9 @@ from forde.step import AccumulatedStep, InspectedStep, MemberLoop, MemberStack, 
 from forde.step.accumulated import part_sizes
 from forde.step.python_state import unstackable
 from forde.step.records import Memory, Precision
-from forde.step.stack import KNOWN_STACKED
-from forde.torch_private import batch_norms
+from forde.step.sharded import ShardedStep, shard
+from forde.step.stack import unknown_layer
+from forde.torch_private import batch_norms_in
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ def make_engine(
     own = ensemble if mesh is ALONE else _own_members(ensemble, mesh)
     steps, example = (steps, example) if accumulate == 1 else _in_parts(ensemble, steps, example, accumulate)
     on_cpu, alone = ensemble.device.type == "cpu", mesh is ALONE
-    sharing = SharingProcesses(mesh.data) if mesh.data.size > 1 else None
+    sharing = mesh.data if mesh.data.size > 1 else None
     loops = _only_looped(name, method, example, independent=independent)
     unfit = None if name == "vectorized" else loops or _unfit_to_stack(name, own, mesh, memory)
     if mesh.anywhere(unfit is not None):  # processes that share members add their gradients up, so these must be alike
@@ -99,30 +98,38 @@ def make_engine(
             runner = MemberLoop(own, method, precision, Policy(ensemble.device.type, processes=sharing), ensemble)
         made.append(PlainStep(runner, method, memory=memory, metric_apart=compiles))
 
-    together(None if alone else mesh, make)
-    if unfit is None and name != "vectorized" and not _is_known(own):
+    mesh.together(make)
+    if not made[-1].runner.known and name != "vectorized":
         unfit = _unlike_a_loop(made[-1], example)
         if unfit is not None:
             compiles = compiles and (name == "compiled" or not on_cpu)
             make()
     plain = made[-1]
     step: Step = plain
-    if compiles and pays is not None:
-        assert example is not None
-        log.info("engine: compiled, which takes about %.0f s and saves at least about %.0f s", *pays)
-        step = CompiledStep(plain, asked_for=False, rows=len(example[1]), fuse=fuse)
-    elif compiles:
+    if compiles:
+        rows = None
+        if pays is not None and example is not None:
+            log.info("engine: compiled, which takes about %.0f s and saves at least about %.0f s", *pays)
+            rows = len(example[1])
         # Only whole steps of one process can be timed.
-        budget = None if name == "compiled" or not alone or accumulate > 1 else steps
-        step = CompiledStep(plain, steps=budget, fuse=fuse, company=None if alone else mesh)
-    elif isinstance(plain.runner, MemberStack):
-        why = "that was asked for" if name == "vectorized" else "operations of small networks cost more than arithmetic"
-        if pays is not None:
-            why += f"; compiling would take about {pays.cost:.0f} s and save about {pays.saved:.0f} s"
-        log.info("engine: vectorized (%d members stacked), because %s", own.n_members, why)
+        timed = name == "auto" and pays is None and alone and accumulate == 1
+        budget = steps if timed else None
+        step = CompiledStep(plain, steps=budget, asked_for=name == "compiled", rows=rows, fuse=fuse, mesh=mesh)
     else:
-        log.info("engine: eager (a loop over %d members), because %s", own.n_members, unfit)
+        _say_why(plain, name, unfit, pays)
     return _wrapped(step, ensemble, mesh, accumulate)
+
+
+def _say_why(plain: PlainStep, name: EngineName, unfit: str | None, pays: Worth | None) -> None:
+    """One line about steps that are not compiled."""
+    members = plain.runner.ensemble.n_members
+    if not isinstance(plain.runner, MemberStack):
+        log.info("engine: eager (a loop over %d members), because %s", members, unfit)
+        return
+    why = "that was asked for" if name == "vectorized" else "operations of small networks cost more than arithmetic"
+    if pays is not None:
+        why += f"; compiling would take about {pays.cost:.0f} s and save about {pays.saved:.0f} s"
+    log.info("engine: vectorized (%d members stacked), because %s", members, why)
 
 
 def _wrapped(step: Step, ensemble: Ensemble, mesh: Mesh, parts: int) -> Step:
@@ -201,17 +208,17 @@ def _unfit_to_stack(name: EngineName, ensemble: Ensemble, mesh: Mesh, memory: Me
     if memory != "speed":
         return f"memory='{memory}' makes one member's forward pass after another"
     network = ensemble.members[0]
-    unknown = next((m for m in network.modules() if type(m) not in KNOWN_STACKED and not _is_container(m)), None)
+    unknown = unknown_layer(network, containers=False)
     if unknown is not None:
         return f"{type(unknown).__name__} layers are not stacked"
-    if not _is_known(ensemble) and (name == "compiled" or mesh is not ALONE):
+    if unknown_layer(network) is not None and (name == "compiled" or mesh is not ALONE):
         return "networks of other classes are stacked by engine='auto' in one process only"
     if sum(p.numel() for p in network.parameters()) > VECTORIZED_PARAMETERS:
         return f"networks of more than {VECTORIZED_PARAMETERS:,} parameters gain nothing when stacked"
     return unstackable(list(ensemble.members)) or (_normalises_over_batch(ensemble) if mesh.data.size > 1 else None)
 
 
-def _refuse_unfit_to_stack(ensemble: Ensemble, memory: Memory, sharing: SharingProcesses | None) -> None:
+def _refuse_unfit_to_stack(ensemble: Ensemble, memory: Memory, sharing: Axis | None) -> None:
     """Stop where stacking was asked for and would not do what else was asked for."""
     if memory != "speed":
         raise FordeError(
@@ -223,16 +230,6 @@ def _refuse_unfit_to_stack(ensemble: Ensemble, memory: Memory, sharing: SharingP
             f"engine='vectorized' knows nothing of other processes' samples, but {reason}; use engine='eager', "
             "'compiled' or 'auto', or shards of members only."
         )
-
-
-def _is_known(ensemble: Ensemble) -> bool:
-    """Whether the networks are made of modules that do the same stacked."""
-    return all(type(module) in KNOWN_STACKED for module in ensemble.members[0].modules())
-
-
-def _is_container(module: nn.Module) -> bool:
-    """Whether a module is of a user's own class that has others inside."""
-    return type(module).__module__.partition(".")[0] != "torch" and next(module.children(), None) is not None
 
 
 def _unlike_a_loop(step: PlainStep, example: tuple[Input, Tensor] | None) -> str | None:
@@ -252,9 +249,8 @@ def _unlike_a_loop(step: PlainStep, example: tuple[Input, Tensor] | None) -> str
 
 def _normalises_over_batch(ensemble: Ensemble) -> str | None:
     """Where a layer's statistics are of the whole batch, which several processes hold together, in words."""
-    named = ensemble.members[0].named_modules()
-    found = next((name for name, module in named if isinstance(module, batch_norms())), None)
-    return None if found is None else f"BatchNorm ('{found}') is over the batch that several processes share"
+    found = batch_norms_in(ensemble.members[0])
+    return f"BatchNorm ('{found[0]}') is over the batch that several processes share" if found else None
 
 
 def inspect_step(
@@ -264,16 +260,12 @@ def inspect_step(
     y: Tensor,
     *,
     engine: EngineName = "eager",
-    precision: Precision = "float32",
-    memory: Memory = "speed",
-    data_size: int | None = None,
 ) -> InspectedStep:
     """Make a step without an optimizer, and tell what its three phases came to.
 
     Args:
         x: `[B, ...]`, or several such in one `Arguments`.
         y: `[B]`.
-        data_size: N; the batch size if left out.
 
     >>> import torch
     >>> from torch import nn
@@ -283,9 +275,9 @@ def inspect_step(
     >>> found.z.shape, sorted(found.of_repulsion[0])
     (torch.Size([2, 8, 4]), ['weight'])
     """
-    step = make_engine(engine, ensemble, method, precision, memory, example=(x, y))
+    step = make_engine(engine, ensemble, method, example=(x, y))
     try:
-        return inspect(step, x, y, data_size=data_size)
+        return inspect(step, x, y)
     finally:
         step.close()
         ensemble.zero_grad(set_to_none=True)

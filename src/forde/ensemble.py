@@ -219,8 +219,7 @@ class Ensemble(nn.Module):
 
     def member_tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers of the members by name, also those that networks do not save; tied ones once."""
-        tensors = {**dict(self.named_parameters()), **dict(self.named_buffers())}
-        return {name: tensor for name, tensor in tensors.items() if name.startswith("members.")}
+        return {name: tensor for name, tensor in named_tensors(self).items() if name.startswith("members.")}
 
     def save(self, folder: str | Path) -> Path:
         """Write `config.json` and `model.safetensors` into `folder`; neither can hold code.
@@ -307,6 +306,15 @@ def of_networks(ensemble: Ensemble, networks: Sequence[nn.Module]) -> Ensemble:
     found.left_in_evaluation = frozenset(n for n, m in found.members.named_modules() if n and not m.training)
     found.backbone = None
     return found
+
+
+def named_tensors(network: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, also those that a network does not save; tied ones once.
+
+    >>> list(named_tensors(nn.BatchNorm1d(2)))
+    ['weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked']
+    """
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
 def _say_what_is_not_finite(outputs: Tensor) -> None:

@@ -18,6 +18,10 @@ class NonFiniteError(FordeError):
     """A loss, a gradient or a weight that is NaN or infinite."""
 
 
+class UnrecoverableError(FordeError):
+    """What ends one process at once, because others wait for it where they cannot be told."""
+
+
 class RunInterruptedError(FordeError):
     """A run that a signal stopped, after everything was saved; its message says how to go on."""
 

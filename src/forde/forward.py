@@ -1,4 +1,4 @@
-"""What can go wrong when a network is called, said in a sentence."""
+"""Calling a network: its output as a tensor, its modes as they were, and what can go wrong, said in a sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from forde.arguments import Arguments, Input, in_words
 from forde.errors import FordeError, first_line
@@ -73,6 +73,26 @@ def stacked(outputs: Sequence[Tensor]) -> Tensor:
                 "of one shape were expected; give all members as many outputs."
             )
     return torch.stack(list(outputs))
+
+
+@contextmanager
+def in_evaluation(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards each layer is in its own mode again.
+
+    >>> network = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
+    >>> with in_evaluation(network):
+    ...     network[0].training
+    False
+    >>> [layer.training for layer in network]
+    [True, False]
+    """
+    modes = [(module, module.training) for module in network.modules()]
+    try:
+        network.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 @contextmanager

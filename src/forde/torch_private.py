@@ -276,6 +276,15 @@ def batch_norms() -> tuple[type[Any], ...]:
     return (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm) if base is None else (base,)
 
 
+def batch_norms_in(network: nn.Module) -> list[str]:
+    """Names of the BatchNorm layers.
+
+    >>> batch_norms_in(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    ['1']
+    """
+    return [name for name, module in network.named_modules() if isinstance(module, batch_norms())]
+
+
 # Tracing and compiling
 
 

@@ -36,9 +36,9 @@ from forde.benchmarks.listening import listening
 from forde.compile import verifying
 from forde.compile.captured import CudaGraphs
 from forde.distributed.mesh import Mesh, joined
-from forde.distributed.sharded import own_random_numbers
 from forde.errors import RunInterruptedError
 from forde.spaces import Outputs
+from forde.step.sharded import own_random_numbers
 
 Job = dict[str, Any]
 

@@ -8,7 +8,6 @@ from sharded_cases import METHODS, data, ensemble
 
 from forde.compile.tracing import trace
 from forde.distributed.mesh import Axis
-from forde.distributed.sharded import SharingProcesses
 from forde.double_backward import Policy
 from forde.step import MemberLoop
 from forde.step.records import Batch
@@ -17,7 +16,7 @@ from forde.step.records import Batch
 @pytest.mark.parametrize("network", ["convolution", "perceptron"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_only_batch_norm_over_processes_sends_messages_within_a_phase(network: str, *, shared: bool) -> None:
-    policy = Policy("cpu", traced=True, processes=SharingProcesses(Axis()) if shared else None)
+    policy = Policy("cpu", traced=True, processes=Axis() if shared else None)
     method = METHODS["deep-ensemble"]()
     runner = MemberLoop(ensemble(network=network).train(), method, policy=policy)
     x, y = data()
@@ -27,6 +26,6 @@ def test_only_batch_norm_over_processes_sends_messages_within_a_phase(network: s
 
 def test_the_sum_is_a_new_tensor() -> None:
     x = torch.ones(2, 3).T
-    total = SharingProcesses(Axis()).sum(x)
+    total = Axis().sum(x)
     assert torch.equal(total, x) and total.data_ptr() != x.data_ptr()
     torch.library.opcheck(torch.ops.forde.sum_over_processes.default, (x, 0), test_utils="test_faketensor")

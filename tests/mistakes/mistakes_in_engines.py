@@ -24,7 +24,7 @@ IN_ENGINES = (
     Mistake(
         "a-trace-is-not-made-again",
         "compile/step.py",
-        "change = self._code.change() if self._kinds and self._code is not None else None",
+        "change = self._code.change() if self.kinds and self._code is not None else None",
         "change = None",
         (f"{CODE}::TestChangesDuringTraining",),
     ),

@@ -87,7 +87,7 @@ IN_TRAINING = (
     ),
     Mistake(
         "training-goes-on-in-evaluation-mode",
-        "training/diagnostics.py",
+        "forward.py",
         "module.training = mode",
         "pass",
         (f"{WIRING}::TestDiagnostics",),

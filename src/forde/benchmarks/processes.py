@@ -33,7 +33,7 @@ from forde.benchmarks.rows import Row, ratio
 from forde.benchmarks.step import Step, prepared
 from forde.benchmarks.timing import GIB, ROUNDS, WARM_UP_CALLS, seconds, sentence
 from forde.distributed.mesh import ALONE, Mesh, Shape, default_shape, joined, refuse_other_shapes
-from forde.distributed.sharded import named_tensors
+from forde.ensemble import named_tensors
 from forde.errors import FordeError
 
 COMPARED_STEPS = 5

@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor, fx
 
-from forde.compile.agreeing import Company, attempt, together
 from forde.compile.captured import CapturedPhases, CapturedStep
 from forde.compile.traced import Function, Program, TracedStep, phases
 from forde.compile.tracing import fused, state_of, trace, trace_exchange
 from forde.compile.verifying import UnitCheck
-from forde.errors import first_line
+from forde.distributed.mesh import Mesh
+from forde.errors import FordeError, UnrecoverableError, first_line
 from forde.step.agreement import Position, gradients_by_name, gross_disagreement
 from forde.step.checks import refuse_unrepeatable
 from forde.step.plain import PlainStep
@@ -30,7 +31,6 @@ from forde.step.runners import Runner
 
 log = logging.getLogger(__name__)
 
-Key = tuple[object, ...]
 READ_AT_ONCE = 8
 """With the compiler's own 4, the input of a ReLU behind BatchNorm would be written to memory and read three times
 instead of computed anew; numbers per channel count as much as whole images."""
@@ -64,12 +64,12 @@ class Compiler:
 
     Args:
         fuse: whether torch's compiler merges operations.
-        company: the processes that make the steps together; None where this one is alone.
+        mesh: the processes that make the steps together.
     """
 
-    def __init__(self, plain: PlainStep, *, fuse: bool, company: Company | None) -> None:
+    def __init__(self, plain: PlainStep, *, fuse: bool, mesh: Mesh) -> None:
         self._plain, self._runner, self._method = plain, plain.runner, plain.method
-        self._fuse, self._company = fuse, company
+        self._fuse, self._mesh = fuse, mesh
         self.watch: Watch | None = None
         """Notices when Python state that the last trace has baked in changes."""
 
@@ -93,22 +93,21 @@ class Compiler:
 
         # All processes go on from one of these to the next together.
         talks = self._runner.policy.processes is not None
-        reason = together(self._company, self._hooks)
+        reason = self._mesh.together(self._hooks)
         if reason is None:
-            reason = together(self._company, lambda: self._try_plainly(plainly, position, batch, factor))
+            reason = self._mesh.together(lambda: self._try_plainly(plainly, position, batch, factor))
         if reason is None:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # the compiler's advice is not the user's business
-                    reason = together(self._company, lambda: attempt(traces, talks=False))
-                    reason = reason or together(self._company, lambda: attempt(verify, talks=talks))
+                    reason = self._mesh.together(lambda: _attempt(traces, talks=False))
+                    reason = reason or self._mesh.together(lambda: _attempt(verify, talks=talks))
             finally:
                 position.restore()
         if reason is not None:
             return reason
         (kind,) = kinds
-        if self._company is not None:  # members of other processes may have BatchNorm where these have none
-            kind.talks = bool(self._company.all_reduce_max([int(kind.talks)])[0])
+        kind.talks = self._mesh.anywhere(kind.talks)  # others may have BatchNorm where these have none
         self.watch = Watch(members)  # tracing ran the forward pass once more
         log.info("engine: compiled in %.0f s (%s)", time.perf_counter() - started, self._in_words(kind))
         return kind
@@ -161,7 +160,7 @@ class Compiler:
         plain, repel = self._plain, z is not None
         step = TracedStep(plain, [])
         batch, runner = step.laid_out(batch), self._traced_runner()
-        shared: dict[Key, Program] = {}
+        shared: dict[tuple[object, ...], Program] = {}
         same = difference(list(runner.ensemble.members)) is None
         twice = repel and self._method.space is not None and self._method.space.needs_input_gradient
         fused = partial(_by_compiler, fuse=self._fuse, twice=twice)
@@ -199,18 +198,17 @@ class Compiler:
         reason = self._agreed(unseen if position.drew and not random else None)
         if reason is not None:
             return reason
+        strict = self._traced_runner().like(precision="float32")
+        check = UnitCheck(self._plain, strict, position, self._agreed, fuse=self._fuse, rough=self._is_rough)
         seen: set[int] = set()
         for unit, program in enumerate(kind.step.programs):
-            if id(program) not in seen:
-                strict = self._traced_runner().like(precision="float32")
-                check = UnitCheck(self._plain, strict, position, self._agreed, fuse=self._fuse, rough=self._is_rough)
-                reason = self._agreed(check(unit, program, batch, plainly.z))
-                if reason is not None:
-                    return f"{reason} (does the forward pass depend on more than its input and weights?)"
+            reason = None if id(program) in seen else self._agreed(check(unit, program, batch, plainly.z))
             seen.add(id(program))
+            if reason is not None:
+                return f"{reason} (does the forward pass depend on more than its input and weights?)"
         position.restore()
         found = phases(kind.step, batch, factor)
-        if found.z is not None and batch.one.is_cuda and self._company is None:
+        if found.z is not None and batch.one.is_cuda and self._mesh.everyone.size == 1:
             compile_exchange(kind, self._plain, found.z, fuse=self._fuse)
             position.restore()
             phases(kind.step, batch, factor)
@@ -221,6 +219,28 @@ class Compiler:
         """Whether convolutions are of bfloat16 or TensorFloat-32."""
         tf32 = self._runner.ensemble.device.type == "cuda" and torch.backends.cudnn.allow_tf32
         return tf32 or self._runner.precision == "bf16"
+
+
+def _attempt(work: Callable[[], str | None], *, talks: bool) -> str | None:
+    """Do what may fail for any reason, such as tracing a network; why it cannot be done, in words.
+
+    Args:
+        talks: whether messages are sent meanwhile. A failure then ends this process, because those that share its batch
+            wait in the middle of it.
+    """
+    try:
+        return work()
+    except FordeError:
+        raise
+    except Exception as error:  # whatever the compiler stumbles over, training goes on without it
+        reason = f"it cannot be traced or compiled ({first_line(error)})"
+        log.debug("engine: %s", reason, exc_info=error)
+        if talks:
+            raise UnrecoverableError(
+                f"a compiled step failed in this process ({first_line(error)}), while others that share its batch wait "
+                "for messages; use engine='eager'."
+            ) from error
+        return reason
 
 
 def compile_exchange(kind: Kind, plain: PlainStep, z: Tensor, *, fuse: bool) -> None:

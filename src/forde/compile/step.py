@@ -9,20 +9,20 @@ is watched; when it changes, the step is traced again.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from forde.compile.agreeing import Company, agreed_change, together
 from forde.compile.captured import CudaGraphs
-from forde.compile.compiler import Compiler, Key, Kind, compile_exchange
-from forde.compile.traced import match_layouts
+from forde.compile.compiler import Compiler, Kind, compile_exchange
 from forde.compile.tracing import can_fuse
 from forde.compile.worth import Trial, seconds_to_compile
+from forde.distributed.mesh import ALONE, Mesh
 from forde.ensemble import Ensemble
-from forde.errors import first_line
+from forde.errors import FordeError, first_line
 from forde.rules import Forces
 from forde.step.core import Repulsion, Step
 from forde.step.plain import PlainStep
@@ -40,17 +40,30 @@ MOST_CHANGES = 3
 """How often a step is traced again because an attribute, a mode or what is frozen has changed."""
 
 
+class Key(NamedTuple):
+    """The batches that one compiled step is for."""
+
+    repel: bool
+    compared: int | tuple[int, ...] | None
+    """The samples that members are compared at, where not all: how many, or their labels' shape."""
+    share: float
+    shape: torch.Size
+    """Of the inputs."""
+    dtype: torch.dtype
+    shape_of_labels: torch.Size
+    dtype_of_labels: torch.dtype
+
+
 class CompiledStep(Step):
     """Runs the traced and compiled form of a plain step where there is one.
 
     Args:
         plain: made with `metric_apart`, so that both steps hand out the same representations.
         steps: of the run. If given, the first few are timed, and the rest is compiled only if that pays.
-        asked_for: whether the user asked for compiled steps, so that falling back is worth a warning; by default where
-            `steps` is left out.
+        asked_for: whether the user asked for compiled steps, so that falling back is worth a warning.
         rows: samples in the batches that are compiled; by default as many as in the first one.
         fuse: whether torch's compiler merges operations; by default where it can.
-        company: the processes that make the steps together; None where this one is alone.
+        mesh: the processes that make the steps together: all of them trace, capture or drop a step, or none.
 
     >>> from forde import method
     >>> from forde.step import MemberLoop
@@ -67,10 +80,10 @@ class CompiledStep(Step):
         plain: PlainStep,
         *,
         steps: int | None = None,
-        asked_for: bool | None = None,
+        asked_for: bool = True,
         rows: int | None = None,
         fuse: bool | None = None,
-        company: Company | None = None,
+        mesh: Mesh = ALONE,
     ) -> None:
         super().__init__(plain.runner, plain.method)
         self._plain = plain
@@ -78,10 +91,12 @@ class CompiledStep(Step):
         self.fuse = can_fuse(device) if fuse is None else fuse
         self.is_plain = False
         """Whether the plain step stays for good."""
-        self._asked_for, self._rows = steps is None if asked_for is None else asked_for, rows
+        self._asked_for, self._rows = asked_for, rows
         self._trial = None if steps is None else Trial(steps)
-        self._company = company
-        self._kinds: dict[Key, Kind] = {}
+        self._mesh = mesh
+        """Who agrees on what is compiled; the step itself is of this process's members alone."""
+        self.kinds: dict[Key, Kind] = {}
+        """What was compiled so far."""
         self._graphs = CudaGraphs(self.runner, parallel=plain.memory == "speed") if device.type == "cuda" else None
         self._running: Kind | None = None
         """Whose phases are being run one by one; None where the plain step's are."""
@@ -98,7 +113,7 @@ class CompiledStep(Step):
     def update(self, x: Inputs, y: Targets, optimizer: Optimizer | None = None, **moment: Unpack[Moment]) -> StepReport:
         def by(which: Step) -> StepReport:
             found = which.update(x, y, **moment)
-            match_layouts(self.runner.parameters())
+            self.runner.match_layouts()
             if optimizer is not None:
                 optimizer.step()
             return found
@@ -146,7 +161,7 @@ class CompiledStep(Step):
         if self._graphs is None:
             return kind.step.forward(batch, repel=repel)
         if not kind.talks and kind.warm_ups >= WARM_UP_STEPS and kind.phases is None:
-            reason = together(self._company, lambda: self._capture_phases(kind, batch, repel=repel))
+            reason = self._mesh.together(lambda: self._capture_phases(kind, batch, repel=repel))
             if reason is not None:
                 self._give_up(reason)
                 self._running = None
@@ -187,7 +202,7 @@ class CompiledStep(Step):
 
     def finish(self, forces: Forces | None, repulsion: Repulsion) -> None:
         super().finish(forces, repulsion)
-        match_layouts(self.runner.parameters())
+        self.runner.match_layouts()
 
     def settle(self) -> None:
         if self._graphs is not None:
@@ -196,7 +211,7 @@ class CompiledStep(Step):
     def close(self) -> None:
         if self._graphs is not None:
             self._graphs.close()
-        self._kinds.clear()
+        self.kinds.clear()
         for parameter, layout in self._layouts:
             parameter.data = parameter.data.contiguous(memory_format=layout)
         super().close()
@@ -217,26 +232,27 @@ class CompiledStep(Step):
         level = logging.WARNING if self._asked_for else logging.INFO
         log.log(level, "engine: %s after all, %s", self.runner.name, reason)
         self.is_plain = True
-        self._kinds.clear()
+        self.kinds.clear()
 
     def _kind(self, batch: Batches, factor: float | None) -> Kind | None:
         """The compiled step for such a batch; compiled where it is the first of its kind."""
         if self.is_plain or not isinstance(batch, Batch) or self._rows not in (None, len(batch.y)):
             return None
         size = tuple(batch.part[1].shape) if isinstance(batch.part, tuple) else batch.part
-        key = (factor is None, size, batch.share, batch.one.shape, batch.one.dtype, batch.y.shape, batch.y.dtype)
-        change = self._code.change() if self._kinds and self._code is not None else None
-        change = agreed_change(self._company, change, key)
+        x, y = batch.one, batch.y
+        key = Key(factor is not None, size, batch.share, x.shape, x.dtype, y.shape, y.dtype)
+        change = self._code.change() if self.kinds and self._code is not None else None
+        change = _agreed_change(self._mesh, change, key)
         if change is not None:
             self._trace_again(change)
-        if key not in self._kinds and not any(known[0] == key[0] for known in self._kinds) and not self.is_plain:
+        if key not in self.kinds and not any(known.repel == key.repel for known in self.kinds) and not self.is_plain:
             self._compile(key, batch, factor)
-        return self._kinds.get(key)  # the last, smaller batch of an epoch is left to the plain step
+        return self.kinds.get(key)  # the last, smaller batch of an epoch is left to the plain step
 
     def _trace_again(self, change: str) -> None:
         """Forget the compiled steps, because what they baked in has changed."""
         self.settle()
-        self._kinds.clear()
+        self.kinds.clear()
         if self._graphs is not None:
             self._graphs.forget()
         self._changes += 1
@@ -246,12 +262,12 @@ class CompiledStep(Step):
             log.info("engine: the step is traced again, because %s", change)
 
     def _compile(self, key: Key, batch: Batch, factor: float | None) -> None:
-        compiler = Compiler(self._plain, fuse=self.fuse, company=self._company)
+        compiler = Compiler(self._plain, fuse=self.fuse, mesh=self._mesh)
         found = compiler.compile(batch, factor)
         if isinstance(found, str):
             self._give_up(found)
         else:
-            self._kinds[key], self._code = found, compiler.watch
+            self.kinds[key], self._code = found, compiler.watch
 
 
 def _store_weights(ensemble: Ensemble, layout: torch.memory_format) -> list[tuple[Tensor, torch.memory_format]]:
@@ -265,3 +281,31 @@ def _store_weights(ensemble: Ensemble, layout: torch.memory_format) -> list[tupl
             before.append((parameter, torch.contiguous_format if parameter.is_contiguous() else torch.channels_last))
             parameter.data = parameter.data.contiguous(memory_format=layout)
     return before
+
+
+def _agreed_change(mesh: Mesh, change: str | None, key: Key) -> str | None:
+    """What has changed in the networks of any process, in words; None where nothing has.
+
+    Args:
+        change: in this process.
+        key: the kind of batch, which must be the same everywhere.
+    """
+    if mesh.everyone.size == 1:
+        return change
+    mark = zlib.crc32(repr(key).encode())
+    changed, high, low = mesh.all_reduce_max([int(change is not None), mark, -mark])
+    if high != -low:
+        raise FordeError("the processes drew batches of different shapes; give all of them the same data.")
+    if not changed:
+        return None
+    found = mesh.all_gather_values(change)
+    shards = mesh.shape[1]
+    for first in range(0, len(found), shards):
+        sharing = found[first : first + shards]
+        if len(set(sharing)) > 1:
+            told = next(each for each in sharing if each is not None)
+            raise FordeError(
+                f"{told} in one process, but not in all that share a batch, so they no longer train the same networks; "
+                "change it in all processes alike."
+            )
+    return next(each for each in found if each is not None)

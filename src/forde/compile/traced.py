@@ -120,7 +120,7 @@ class TracedStep(Step):
 
     def finish(self, forces: Forces | None, repulsion: Repulsion) -> None:
         super().finish(forces, repulsion)
-        match_layouts(self.runner.parameters())
+        self.runner.match_layouts()
 
     def _move_buffers(self) -> None:
         """Only after phase 3, which with `memory="low"` starts from the same buffers as phase 1."""
@@ -145,14 +145,6 @@ def phases(step: Step, batch: Batches, factor: float | Tensor | None) -> StepRep
     forces = None if factor is None else step.exchange(found, factor)
     step.finish(forces, step.pull_back(forces, apart=step.method.mixes_weights))
     return report_of(found, forces)
-
-
-def match_layouts(parameters: Sequence[Tensor]) -> None:
-    """Gradients in their parameters' memory layout, which fused optimizers take for granted."""
-    for parameter in parameters:
-        gradient = parameter.grad
-        if gradient is not None and gradient.stride() != parameter.stride():
-            parameter.grad = torch.empty_like(parameter).copy_(gradient)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from forde.distributed import rendezvous
 from forde.distributed.messages import packed, unpacked
-from forde.errors import FordeError, NonFiniteError
+from forde.errors import FordeError, NonFiniteError, UnrecoverableError
 
 Shape = tuple[int, int]
 """Shards of members × shards of the batch."""
@@ -57,6 +57,19 @@ class Axis:
         """Replace a contiguous tensor by its sum over processes."""
         if self.size > 1:
             dist.all_reduce(tensor, group=self.group)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """A new tensor, the sum of all processes' tensors, by one operation that a trace can hold.
+
+        Nothing is differentiated through it.
+
+        >>> Axis().sum(torch.ones(2))
+        tensor([1., 1.])
+        """
+        if self not in _summed_over:
+            _summed_over.append(self)
+        total: Tensor = _sum_over_processes(tensor, _summed_over.index(self))
+        return total
 
     def union(self, tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
         """What all processes hold together, by name, on `device`; no two may use one name.
@@ -110,6 +123,22 @@ class Axis:
             content = torch.empty(int(length), dtype=torch.uint8, device=device)
         dist.broadcast(content, first, group=self.group)
         return value if self.index == 0 else unpacked(_as_bytes(content))
+
+
+_summed_over: list[Axis] = []
+"""By the number under which the operation knows them: operations take numbers, not objects."""
+
+
+@torch.library.custom_op("forde::sum_over_processes", mutates_args=())
+def _sum_over_processes(x: Tensor, axis: int) -> Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    _summed_over[axis].all_reduce(total)
+    return total
+
+
+@_sum_over_processes.register_fake
+def _(x: Tensor, axis: int) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _as_tensor(content: bytes, device: torch.device) -> Tensor:
@@ -187,6 +216,36 @@ class Mesh:
     def all_gather_values(self, value: T) -> list[T]:
         """Every process's value, in their order."""
         return self.everyone.all_gather_values(value, self.words)
+
+    def together(self, work: Callable[[], str | None]) -> str | None:
+        """Do something in every process; why not to go on in words, the same in all; None if nothing speaks against it.
+
+        What is raised as FordeError in one process is raised in all.
+
+        >>> Mesh().together(lambda: None), Mesh().together(lambda: "it branches on its data")
+        (None, 'it branches on its data')
+        """
+        if self.everyone.size == 1:
+            return work()
+        reason: str | None = None
+        refused: FordeError | None = None
+        try:
+            reason = work()
+        except UnrecoverableError:
+            raise
+        except FordeError as error:
+            refused = error
+        found = self.all_gather_values((reason, None if refused is None else str(refused)))
+        if refused is not None:
+            raise refused
+        for index, (_, told) in enumerate(found):
+            if told is not None:
+                raise FordeError(f"process {index} of this training stopped: {told}")
+        return reason or next((f"{told} (in process {index})" for index, (told, _) in enumerate(found) if told), None)
+
+    def united(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Named tensors of this process's members, and those of all others."""
+        return self.members.union(tensors, self.device)
 
 
 ALONE = Mesh()

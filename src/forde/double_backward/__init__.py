@@ -5,8 +5,7 @@ and stacked layers take many times what their arithmetic asks for. A `Policy` sa
 folder, one file per kind of operation; the numbers stay the same.
 """
 
-from forde.double_backward.batch_norm import Processes
 from forde.double_backward.policy import Policy
 from forde.double_backward.statistics import Part, Whole, still_statistics
 
-__all__ = ["Part", "Policy", "Processes", "Whole", "still_statistics"]
+__all__ = ["Part", "Policy", "Whole", "still_statistics"]

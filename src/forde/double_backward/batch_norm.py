@@ -23,12 +23,13 @@ process. All must run their backward passes together, with the same operations i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from forde.distributed.mesh import Axis
 from forde.double_backward.activations import in_layout_of
 from forde.torch_private import batch_norm_in_training
 
@@ -46,7 +47,7 @@ class BatchNorm(NamedTuple):
     eps: float = 1e-5
 
 
-class _Normalise(torch.autograd.Function):
+class _InTraining(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, *settings: Any
@@ -161,28 +162,13 @@ def in_training(call: BatchNorm, *, differentiable: bool = False) -> tuple[Tenso
     if differentiable:
         out, mean, inverse = batch_norm_in_training(y, weight, bias, *settings)
         return out, *_Statistics.apply(y, mean, inverse)
-    found: tuple[Tensor, Tensor, Tensor] = _Normalise.apply(y, weight, bias, *settings)
+    found: tuple[Tensor, Tensor, Tensor] = _InTraining.apply(y, weight, bias, *settings)
     return found
-
-
-class Processes(Protocol):
-    """Processes that hold every batch together, and this one among them."""
-
-    @property
-    def size(self) -> int:
-        """How many they are."""
-
-    @property
-    def index(self) -> int:
-        """Which of them this one is."""
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        """A new tensor, the sum of all processes' tensors; nothing is differentiated through it."""
 
 
 class _SumOverProcesses(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, processes: Processes) -> Tensor:
+    def forward(ctx: Any, x: Tensor, processes: Axis) -> Tensor:
         ctx.processes = processes
         return processes.sum(x)
 
@@ -191,7 +177,7 @@ class _SumOverProcesses(torch.autograd.Function):
         return _SumOverProcesses.apply(gradients[0], ctx.processes), None
 
 
-def composed(call: BatchNorm, processes: Processes | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def composed(call: BatchNorm, processes: Axis | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """BatchNorm of `[B, C, ...]` by torch's own operations, over the parts of all processes, and its μ and r `[C]`.
 
     >>> _, mean, inverse = composed(BatchNorm(torch.tensor([[1.0], [3.0]]), None, None, eps=0.0))

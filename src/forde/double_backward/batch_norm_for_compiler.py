@@ -37,7 +37,7 @@ from forde.double_backward.batch_norm import (
 )
 
 
-class _Normalise(torch.autograd.Function):
+class _InTraining(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917
         ctx: Any, y: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, differentiable: bool
@@ -157,7 +157,7 @@ def in_training(call: BatchNorm, *, differentiable: bool = False) -> tuple[Tenso
     True
     """
     y = call.input
-    out, mean, inverse, variance = _Normalise.apply(y, call.weight, call.bias, call.eps, differentiable)
+    out, mean, inverse, variance = _InTraining.apply(y, call.weight, call.bias, call.eps, differentiable)
     move_running_stats(call, mean, variance, y.numel() // y.shape[1])
     return _marked(out), mean, inverse
 

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from forde.distributed.mesh import Axis
 from forde.double_backward import batch_norm, batch_norm_for_compiler, stacked
 from forde.double_backward.activations import gelu, relu, silu
-from forde.double_backward.batch_norm import BatchNorm, Processes
+from forde.double_backward.batch_norm import BatchNorm
 from forde.double_backward.batch_norm_for_compiler import relu_for_compiler
 from forde.double_backward.convolution import PLAIN, TRANSPOSED, convolution, in_good_shape
 from forde.double_backward.group_norm import group_norm, instance_norm
@@ -73,7 +74,7 @@ class Policy:
     """Whether a compiler will merge what is traced: derivatives are written out for it."""
     links: bool = True
     """Whether a trace takes the activations of a part of the batch from those of the whole one (`statistics.py`)."""
-    processes: Processes | None = None
+    processes: Axis | None = None
     """Processes that hold every batch together, so that BatchNorm is over all of them."""
 
     def mode(self, *, twice: bool, statistics: Whole | Part | None = None) -> AbstractContextManager[object]:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from forde.arguments import Input, called
 from forde.errors import FordeError, first_line
-from forde.forward import explaining_forward
+from forde.forward import explaining_forward, in_evaluation
 from forde.random_state import get_random_state, set_random_state
 from forde.torch_private import parameters_in
 
@@ -109,18 +109,14 @@ def _rows_seen(network: nn.Module, layers: Mapping[str, nn.Module], x: Input, si
         layer.register_forward_hook(lambda layer, _, y, name=name: note(name, layer, y))
         for name, layer in layers.items()
     ]
-    modes = [(module, module.training) for module in network.modules()]
     random = get_random_state(x.device)
     inputs = x[:1].repeat_interleave(size, 0)
     try:
-        network.eval()
-        with explaining_forward(inputs):
+        with in_evaluation(network), explaining_forward(inputs):
             called(network, inputs)
     finally:
         for handle in handles:
             handle.remove()
-        for module, mode in modes:
-            module.training = mode
         set_random_state(random)
     return seen
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from forde.arguments import Input
-from forde.ensemble import Ensemble
+from forde.ensemble import Ensemble, named_tensors
 from forde.errors import FordeError
 from forde.priors import TrainingData
 
@@ -118,11 +118,6 @@ def refuse_different_members(ensemble: Ensemble, name: str) -> None:
                 f"{name} makes all members of one network, but member {index} has another architecture than member 0; "
                 "give all members one make_network."
             )
-
-
-def named_tensors(network: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, also those that a network does not save; tied ones once."""
-    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
 @torch.no_grad()

@@ -30,7 +30,7 @@ from forde.step.checks import refuse_unrepeatable
 from forde.step.core import Repulsion, Step
 from forde.step.records import Batch, Batches, Forward
 from forde.step.runners import part_of
-from forde.torch_private import batch_norms
+from forde.torch_private import batch_norms_in
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class AccumulatedStep(Step):
         self._sums: list[Tensor | None] = []
         """By parameter, the sum of the gradients of those parts that are done."""
         self._seen_loss = self._seen_again = False
-        norms = [name for name, m in self.whole.members[0].named_modules() if isinstance(m, batch_norms())]
+        norms = batch_norms_in(self.whole.members[0])
         if norms:
             log.warning(
                 "accumulate=%d: BatchNorm ('%s') normalises each part of a batch by itself, so this is not the "

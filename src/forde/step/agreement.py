@@ -10,18 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from forde.errors import FordeError, first_line
 from forde.methods.base import Method
 from forde.random_state import TORCH, get_random_state, set_random_state
 from forde.spaces import View
+from forde.step.checks import explain_missing_derivative
 from forde.step.core import forward
-from forde.step.python_state import sources_of
+from forde.step.python_state import random_sources_of
 from forde.step.records import Batch, Graph
-from forde.step.runners import Runner
+from forde.step.runners import MemberLoop, Runner
+from forde.step.stack import MemberStack
 from forde.torch_private import counts_writes, version_of
+
+if TYPE_CHECKING:
+    from forde.step.plain import PlainStep
 
 SHARE = {torch.float64: 1e-9, torch.complex128: 1e-9}
 SHARE_FLOAT32 = 1e-4
@@ -222,7 +230,7 @@ class Position:
         self._buffers = {unit: runner.buffers(unit) for unit in units}
         self._values = {u: {name: buffer.clone() for name, buffer in own.items()} for u, own in self._buffers.items()}
         self._weights = [(leaf, version_of(leaf), leaf.detach().clone()) for leaf in leaves]
-        self._sources = [each for network in networks for each in sources_of(network)]
+        self._sources = [each for network in networks for each in random_sources_of(network)]
         self._random = get_random_state(device, self._sources)
         self.drew = False
         """Whether the forward passes drew torch's random numbers, as far as `side_effects` has seen."""
@@ -268,3 +276,49 @@ class Position:
 def _was_written(parameter: Tensor, version: int, value: Tensor) -> bool:
     """Whether somebody wrote to a parameter, or, where torch does not count that, changed it."""
     return version_of(parameter) != version and (counts_writes(parameter) or not torch.equal(parameter, value))
+
+
+DRAW = "they draw random numbers, so they cannot be compared with a loop"
+
+
+def unlike_a_loop(step: PlainStep, batch: Batch, *, repel: bool) -> str | None:
+    """What stacked members do differently from each by itself, in words; None if nothing."""
+    stack = step.runner
+    assert isinstance(stack, MemberStack)
+    start = Position(stack, batch.x.device)
+    loop = MemberLoop(stack.ensemble, step.method, stack.precision)
+    loop.before_step(batch.x)
+    method, metric = step.method, step.metric
+    try:
+        try:
+            found = plain_parts(
+                stack, method, 0, batch, repel=repel, metric=metric, look=partial(step.look, repel=repel)
+            )
+        except Exception as error:
+            if isinstance(error, FordeError) and error.__cause__ is None:
+                raise
+            try:  # it may be the network's fault
+                step.look_at_graph(forward(loop, method, 0, batch, repel=repel, metric=metric).z)
+                plain_parts(loop, method, 0, batch, repel=repel, metric=metric)
+            except RuntimeError as fault:
+                explain_missing_derivative(fault)
+                raise
+            return f"stacked it fails ({first_line(error.__cause__ or error)})"
+        change = stack.watch.change()
+        reason = start.side_effects()
+        if change is not None or reason is not None:
+            return reason or f"{change} after its forward pass"
+        if start.drew:
+            return DRAW
+        start.restore()
+        rounded = rounded_parts(stack, method, 0, batch, repel=repel, metric=metric)
+        for member in range(stack.ensemble.n_members):
+            start.restore()
+            own = plain_parts(loop, method, member, batch, repel=repel, metric=metric)
+            reason = disagreement(found.of_member(member), own, rounded.of_member(member))
+            if reason is not None:
+                return f"{reason} in member {member}"
+        return None
+    finally:
+        start.restore()
+        stack.watch.restore()

@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from forde.arguments import Arguments, Input
+from forde.distributed.mesh import ALONE, Mesh
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.methods.base import Method
@@ -50,8 +51,8 @@ Repulsion = Sequence[Sequence[Tensor | None]]
 class Step(ABC):
     """A training step. Subclasses say how the phases are run: plainly, traced, on several processes."""
 
-    first_member: int = 0
-    """Index in `whole` of the first member that this process trains."""
+    mesh: Mesh = ALONE
+    """The processes that make this step together."""
 
     def __init__(self, runner: Runner, method: Method, whole: Ensemble | None = None) -> None:
         self.runner, self.method = runner, method
@@ -59,6 +60,11 @@ class Step(ABC):
         """All members; `runner.ensemble` has those that this process trains."""
         self.comparison = method
         """The method of the exchange: where members apply the kernel's metric themselves, its kernel has none left."""
+
+    @property
+    def first_member(self) -> int:
+        """Index in `whole` of the first member that this process trains."""
+        return self.mesh.members.part(len(self.whole.members)).start
 
     def update(self, x: Inputs, y: Targets, optimizer: Optimizer | None = None, **moment: Unpack[Moment]) -> StepReport:
         """One whole step: gradients are left in `.grad` of `runner.parameters()`, then the optimizer moves these.
@@ -165,14 +171,6 @@ class Step(ABC):
 
     def collect(self) -> None:
         """Bring the members in `whole` that other processes train up to date."""
-
-    def united(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Named tensors of this process's members, and those of all others."""
-        return tensors
-
-    def anywhere(self, happened: bool) -> bool:
-        """Whether it is so in any process."""
-        return happened
 
     def settle(self) -> None:
         """Wait for steps that are still running, and raise what went wrong in them."""

@@ -37,11 +37,11 @@ class InspectedStep:
     """What the optimizer is given."""
 
 
-def inspect(step: Step, x: Input, y: Tensor, *, data_size: int | None = None) -> InspectedStep:
+def inspect(step: Step, x: Input, y: Tensor) -> InspectedStep:
     """Make a step without an optimizer, and tell what its three phases came to; the parts by its plain step."""
     plain = step.plain
     position = Position(plain.runner, x.device)
-    batch, factor = plain.planned(x, y, step=0, epoch=0, data_size=data_size)
+    batch, factor = plain.planned(x, y)
     found = plain.forward(batch, repel=factor is not None)
     forces = None if factor is None else plain.exchange(found, factor)
     repulsion = plain.pull_back(forces, apart=True)
@@ -50,7 +50,7 @@ def inspect(step: Step, x: Input, y: Tensor, *, data_size: int | None = None) ->
     of_repulsion = _by_member(plain.runner, apart) if apart else [{} for _ in members]
     of_objective = _gradients(plain.runner)
     position.restore()
-    step.update(x, y, data_size=data_size)
+    step.update(x, y)
     total = _gradients(step.runner)
     return InspectedStep(found.losses, found.z, found.loss_gradients, forces, of_objective, of_repulsion, total)
 

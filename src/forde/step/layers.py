@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from forde.arguments import Input, called
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
-from forde.forward import explaining_forward
+from forde.forward import explaining_forward, in_evaluation
 from forde.random_state import get_random_state, set_random_state
 from forde.spaces import FeatureLayer
 
@@ -72,17 +72,13 @@ def last_linear(network: nn.Module, x: Input) -> str:
         for name, module in network.named_modules()
         if isinstance(module, nn.Linear)
     ]
-    modes = [(module, module.training) for module in network.modules()]
     random = get_random_state(x.device)
     try:
-        network.eval()
-        with torch.no_grad(), explaining_forward(x):
+        with torch.no_grad(), in_evaluation(network), explaining_forward(x):
             called(network, x.detach().clone())
     finally:
         for handle in handles:
             handle.remove()
-        for module, mode in modes:
-            module.training = mode
         set_random_state(random)
     if not calls:
         raise FordeError(

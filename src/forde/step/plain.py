@@ -12,23 +12,17 @@ import torch
 from torch import Tensor
 
 from forde.arguments import Input
-from forde.errors import FordeError, first_line
+from forde.errors import FordeError
 from forde.methods.base import Method
 from forde.rules import Forces
 from forde.spaces import View
 from forde.step import core
-from forde.step.agreement import Position, disagreement, plain_parts, rounded_parts
-from forde.step.checks import (
-    explain_missing_derivative,
-    refuse_different_sizes,
-    refuse_once_differentiable,
-    refuse_unrepeatable,
-)
+from forde.step.agreement import DRAW, Position, unlike_a_loop
+from forde.step.checks import refuse_different_sizes, refuse_once_differentiable, refuse_unrepeatable
 from forde.step.core import Repulsion, Step
 from forde.step.python_state import Watch
 from forde.step.records import Batch, Batches, Forward, Graph, Memory
-from forde.step.runners import MemberLoop, Runner
-from forde.step.stack import MemberStack
+from forde.step.runners import Runner
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +45,7 @@ class PlainStep(Step):
 
     >>> from torch import nn
     >>> from forde import Ensemble, method
+    >>> from forde.step import MemberLoop
     >>> forde_identity = method("forde-identity")
     >>> ensemble = Ensemble(lambda: nn.Linear(4, 3), n_members=2)
     >>> step = PlainStep(MemberLoop(ensemble, forde_identity), forde_identity)
@@ -87,7 +82,7 @@ class PlainStep(Step):
         runner = self.runner
         runner.before_step(batch.x if isinstance(batch, Batch) else batch[0].x)
         if not self._alike and isinstance(batch, Batch):
-            refuse_unlike_a_loop(self, batch, repel=repel)
+            self._refuse_unlike_a_loop(batch, repel=repel)
             self._alike = True
         self._checked_labels.clear()
         self._first_losses.clear()
@@ -95,7 +90,7 @@ class PlainStep(Step):
         losses: list[Tensor] = []
         z: list[Tensor] = []
         gradients: list[Tensor] = []
-        look = partial(self._look, repel=repel)
+        look = partial(self.look, repel=repel)
         for unit, group in enumerate(runner.groups):
             own = batch if isinstance(batch, Batch) else batch[unit]
             if not isinstance(batch, Batch):
@@ -106,7 +101,7 @@ class PlainStep(Step):
                 core.pull_back(graph, None, list(group.values()))
             else:
                 if not self._graph_checked:
-                    self._look_at_graph(graph.z)
+                    self.look_at_graph(graph.z)
                 self._kept.append(graph if start is None else self._unless_it_leaves_a_trace(unit, graph, start))
             losses.append(graph.losses.detach())
             if graph.z is not None:
@@ -127,9 +122,19 @@ class PlainStep(Step):
         """
         runner, repel = self.runner, self.method.space is not None and self.runner.ensemble.n_members > 1
         runner.before_step(x)
-        reason = _unlike_a_loop(self, Batch(x, y, self.method.compared(len(y)) if repel else None), repel=repel)
+        reason = unlike_a_loop(self, Batch(x, y, self.method.compared(len(y)) if repel else None), repel=repel)
         self._alike = reason is None
         return reason
+
+    def _refuse_unlike_a_loop(self, batch: Batch, *, repel: bool) -> None:
+        """Stop where stacked members do something else than each by itself would."""
+        reason = unlike_a_loop(self, batch, repel=repel)
+        if reason == DRAW:
+            log.info("engine: stacked members draw random numbers, so they were not compared with a loop")
+        elif reason is not None:
+            raise FordeError(
+                f"engine='vectorized' runs members unlike a loop would, because {reason}; use engine='eager' or 'auto'."
+            )
 
     @property
     def plain(self) -> PlainStep:
@@ -184,7 +189,7 @@ class PlainStep(Step):
 
     # Looking at what networks return
 
-    def _look(self, view: View, *, repel: bool) -> None:
+    def look(self, view: View, *, repel: bool) -> None:
         """Shapes are looked at once for each kind of batch, labels once per batch instead of once per member."""
         likelihood, space = view.likelihood, self.method.space
         output = view.output[0] if self.runner.sample_axis == 1 else view.output
@@ -198,7 +203,7 @@ class PlainStep(Step):
                 likelihood.look_at(output.detach(), view.y)
         self._known_shapes.add(shapes)
 
-    def _look_at_graph(self, z: Tensor | None) -> None:
+    def look_at_graph(self, z: Tensor | None) -> None:
         """Find operations without a second derivative, once."""
         self._graph_checked = True
         if self.method.space is not None and self.method.space.needs_input_gradient and z is not None:
@@ -221,60 +226,3 @@ def keep_freed_memory() -> None:
     >>> keep_freed_memory()
     """
     torch.empty(LARGEST_THAT_COUNTS - ROUNDING, dtype=torch.uint8, device="cpu")
-
-
-DRAW = "they draw random numbers, so they cannot be compared with a loop"
-
-
-def refuse_unlike_a_loop(step: PlainStep, batch: Batch, *, repel: bool) -> None:
-    """Stop where stacked members do something else than each by itself would."""
-    reason = _unlike_a_loop(step, batch, repel=repel)
-    if reason == DRAW:
-        log.info("engine: stacked members draw random numbers, so they were not compared with a loop")
-    elif reason is not None:
-        raise FordeError(
-            f"engine='vectorized' runs members unlike a loop would, because {reason}; use engine='eager' or 'auto'."
-        )
-
-
-def _unlike_a_loop(step: PlainStep, batch: Batch, *, repel: bool) -> str | None:
-    """What stacked members do differently from each by itself, in words; None if nothing."""
-    stack = step.runner
-    assert isinstance(stack, MemberStack)
-    start = Position(stack, batch.x.device)
-    loop = MemberLoop(stack.ensemble, step.method, stack.precision)
-    loop.before_step(batch.x)
-    method, metric = step.method, step.metric
-    try:
-        try:
-            found = plain_parts(
-                stack, method, 0, batch, repel=repel, metric=metric, look=partial(step._look, repel=repel)
-            )
-        except Exception as error:
-            if isinstance(error, FordeError) and error.__cause__ is None:
-                raise
-            try:  # it may be the network's fault
-                step._look_at_graph(core.forward(loop, method, 0, batch, repel=repel, metric=metric).z)
-                plain_parts(loop, method, 0, batch, repel=repel, metric=metric)
-            except RuntimeError as fault:
-                explain_missing_derivative(fault)
-                raise
-            return f"stacked it fails ({first_line(error.__cause__ or error)})"
-        change = stack.watch.change()
-        reason = start.side_effects()
-        if change is not None or reason is not None:
-            return reason or f"{change} after its forward pass"
-        if start.drew:
-            return DRAW
-        start.restore()
-        rounded = rounded_parts(stack, method, 0, batch, repel=repel, metric=metric)
-        for member in range(stack.ensemble.n_members):
-            start.restore()
-            own = plain_parts(loop, method, member, batch, repel=repel, metric=metric)
-            reason = disagreement(found.of_member(member), own, rounded.of_member(member))
-            if reason is not None:
-                return f"{reason} in member {member}"
-        return None
-    finally:
-        start.restore()
-        stack.watch.restore()

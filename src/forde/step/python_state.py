@@ -7,13 +7,14 @@ Python of all members does the same, and goes on doing so: `difference` compares
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from forde.ensemble import named_tensors
 from forde.random_state import SOURCES
 from forde.torch_private import (
     RECURRENT,
@@ -73,11 +74,11 @@ def _difference(first: nn.Module, other: nn.Module, index: int) -> str | None:
         if type(module) is not type(others[name]):
             return f"{_layer(name)} is a {type(others[name]).__name__} of its own in member {index}"
         own, its = attributes(module), attributes(others[name])
-        for key in [*own, *(key for key in its if key not in own)]:
-            if key not in own or key not in its or not same(own[key], its[key]):
-                values = [_short(values.get(key, "missing")) for values in (its, own)]
-                return f"{_layer(name)} of member {index} has {key} = {values[0]}, that of member 0 has {values[1]}"
-    tensors, its_tensors = _tensors(first), _tensors(other)
+        key = _first_other(own, its)
+        if key is not None:
+            values = [_short(values.get(key, "missing")) for values in (its, own)]
+            return f"{_layer(name)} of member {index} has {key} = {values[0]}, that of member 0 has {values[1]}"
+    tensors, its_tensors = named_tensors(first), named_tensors(other)
     for name in [*tensors, *(name for name in its_tensors if name not in tensors)]:
         if name not in tensors or name not in its_tensors:
             return f"only one of members 0 and {index} has a tensor '{name}'"
@@ -154,8 +155,10 @@ def _bound_to(function: types.FunctionType) -> list[Any]:
     return [function.__defaults__, function.__kwdefaults__, *cells]
 
 
-def _tensors(network: nn.Module) -> dict[str, Tensor]:
-    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
+def _first_other(one: Mapping[str, Any], two: Mapping[str, Any]) -> str | None:
+    """The first name under which two layers, or one before and after, hold different values; None if there is none."""
+    names = [*one, *(name for name in two if name not in one)]
+    return next((n for n in names if n not in one or n not in two or not same(one[n], two[n])), None)
 
 
 def _layer(name: str) -> str:
@@ -169,7 +172,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def sources_of(network: nn.Module) -> list[Any]:
+def random_sources_of(network: nn.Module) -> list[Any]:
     """Sources of random numbers that a network has for itself: in attributes, lists, dictionaries and functions."""
     functions = functions_of(list(network.modules()))
     held = [value for module in network.modules() for value in vars(module).values()]
@@ -260,12 +263,13 @@ class Watch:
             now = _snapshot(network)
             for name in [*now, *(name for name in before if name not in now)]:
                 old, new = before.get(name, {}), now.get(name, {})
-                for key in [*new, *(key for key in old if key not in new)]:
-                    if key not in old or key not in new or not same(old[key], new[key]):
-                        if isinstance(old.get(key), Tensor) or isinstance(new.get(key), Tensor):
-                            return f"{_layer(name)} of member {index} keeps another tensor in {key}"
-                        was, given = _short(old.get(key, "missing")), _short(new.get(key, "missing"))
-                        return f"{_layer(name)} of member {index} has {key} = {given} instead of {was}"
+                key = _first_other(new, old)
+                if key is None:
+                    continue
+                if isinstance(old.get(key), Tensor) or isinstance(new.get(key), Tensor):
+                    return f"{_layer(name)} of member {index} keeps another tensor in {key}"
+                was, given = _short(old.get(key, "missing")), _short(new.get(key, "missing"))
+                return f"{_layer(name)} of member {index} has {key} = {given} instead of {was}"
         self._look()  # something was assigned, but its value is the same
         return None
 

@@ -207,6 +207,13 @@ class Runner(ABC):
             self._said_dense = True
             log.info("sparse gradients are made dense, because the prior (weight decay) has one for every row")
 
+    def match_layouts(self) -> None:
+        """Put gradients into their parameters' memory layout, which fused optimizers take for granted."""
+        for parameter in self.parameters():
+            gradient = parameter.grad
+            if gradient is not None and gradient.stride() != parameter.stride():
+                parameter.grad = torch.empty_like(parameter).copy_(gradient)
+
     @property
     def at_once(self) -> Callable[[Tensor], Tensor] | None:
         """All members' forward pass in one, `[M, B, ...]` → `[M, B, C]`; None where it needs more than layers."""

@@ -16,7 +16,8 @@ from torch.func import functional_call
 
 from forde import stacked_layers
 from forde.arguments import Input
-from forde.double_backward import Part, Policy, Processes, Whole, still_statistics
+from forde.distributed.mesh import Axis
+from forde.double_backward import Part, Policy, Whole, still_statistics
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, first_line
 from forde.forward import tensor_output
@@ -40,6 +41,23 @@ KNOWN_STACKED = (
 """Modules that do the same under `torch.vmap`; others are compared with a loop in the first step."""
 
 
+def unknown_layer(network: nn.Module, *, containers: bool = True) -> nn.Module | None:
+    """A module of a network that may do something else when stacked; None where all are known.
+
+    Args:
+        containers: whether to count those of a user's own class that have others inside.
+
+    >>> unknown_layer(nn.Sequential(nn.Linear(2, 2), nn.PReLU()))
+    PReLU(num_parameters=1)
+    """
+
+    def is_container(module: nn.Module) -> bool:
+        return type(module).__module__.partition(".")[0] != "torch" and next(module.children(), None) is not None
+
+    unknown = (module for module in network.modules() if type(module) not in KNOWN_STACKED)
+    return next((module for module in unknown if containers or not is_container(module)), None)
+
+
 class MemberStack(Runner):
     """One unit: all members. While the runner is open, the members' tensors are views into the stacked ones.
 
@@ -58,7 +76,7 @@ class MemberStack(Runner):
         method: Method,
         precision: Precision = "float32",
         whole: Ensemble | None = None,
-        processes: Processes | None = None,
+        processes: Axis | None = None,
     ) -> None:
         policy = Policy(ensemble.device.type, stacked=True, processes=processes)
         super().__init__(ensemble, method, precision, policy, whole)
@@ -79,7 +97,7 @@ class MemberStack(Runner):
         """Whether the members' code has come to differ during the training, so that each has to run its own."""
         self.watch = Watch(members)
         self._at_once = self._without_vmap()
-        self.known = all(type(module) in KNOWN_STACKED for module in self.first.modules())
+        self.known = unknown_layer(self.first) is None
         self._frozen_known = False
         self.rows = [slice(None)]
         self.before_step(None)

@@ -68,7 +68,7 @@ class WeightAverage:
 
     def put(self) -> None:
         """Give all members their average."""
-        _copy(self._step.united(self._average), self._step.whole.member_tensors())
+        _copy(self._step.mesh.united(self._average), self._step.whole.member_tensors())
 
     @contextmanager
     def instead(self) -> Iterator[None]:
@@ -83,7 +83,7 @@ class WeightAverage:
 
     def tensors(self) -> dict[str, Tensor]:
         """Of all members, for a checkpoint; empty before the first step."""
-        return self._step.united(self._average)
+        return self._step.mesh.united(self._average)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Inverse of `tensors`."""

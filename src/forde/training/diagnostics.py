@@ -10,7 +10,7 @@ from torch import Tensor
 
 from forde.arguments import Arguments, Input, Of, called, each_tensor
 from forde.ensemble import Ensemble
-from forde.forward import explaining_forward, stacked, tensor_output
+from forde.forward import explaining_forward, in_evaluation, stacked, tensor_output
 from forde.prediction import as_rows
 from forde.step.sources import sources_of
 from forde.vectors import unit
@@ -52,11 +52,10 @@ def outputs_and_gradients(ensemble: Ensemble, x: Input, y: Tensor, of: Of = None
     In evaluation mode; None in place of gradients where the inputs or the likelihood have none.
     """
     there = of is not None or any(tensor.is_floating_point() for tensor in each_tensor(x))
-    likelihood, modes = ensemble.likelihood, [module.training for module in ensemble.modules()]
-    ensemble.eval()
-    try:
-        outputs: list[Tensor] = []
-        gradients: list[Tensor] = []
+    likelihood = ensemble.likelihood
+    outputs: list[Tensor] = []
+    gradients: list[Tensor] = []
+    with in_evaluation(ensemble):
         for member in ensemble.members:
             taken = sources_of(member, x, of) if there else nullcontext((x, None))
             with torch.enable_grad(), explaining_forward(x), taken as (inputs, sources):
@@ -65,9 +64,6 @@ def outputs_and_gradients(ensemble: Ensemble, x: Input, y: Tensor, of: Of = None
                     scalar = likelihood.scalar(output, y).sum()
                     gradients.append(sources.joined(torch.autograd.grad(scalar, sources.tensors, allow_unused=True)))
             outputs.append(output.detach())
-    finally:
-        for module, mode in zip(ensemble.modules(), modes, strict=True):
-            module.training = mode
     return stacked(outputs), torch.stack(gradients) if gradients else None
 
 

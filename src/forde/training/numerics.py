@@ -47,7 +47,7 @@ class CarefulStep:
 
     def _refuse_gradients(self, step: int) -> None:
         gradients = [p.grad for p in self.engine.runner.parameters() if p.grad is not None]
-        if self.engine.anywhere(not bool(get_total_norm(gradients).isfinite())):
+        if self.engine.mesh.anywhere(not bool(get_total_norm(gradients).isfinite())):
             raise NonFiniteError(
                 f"a gradient is not finite at step {step}, though all losses are; lower the learning rate or check "
                 "the inputs."

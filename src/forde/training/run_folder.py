@@ -25,13 +25,13 @@ from typing import Any
 
 from forde import saving
 from forde.distributed.mesh import ALONE, Mesh
-from forde.distributed.sharded import share_members
 from forde.durable import TEMPORARY, append_line, explaining_writes, make_folder, write_whole
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, NonFiniteError, RunInterruptedError
 from forde.folder_lock import NAME as LOCK
 from forde.folder_lock import locked
 from forde.hashing import json_name
+from forde.step.sharded import share_members
 from forde.training.changes import first_change
 from forde.training.checkpoints import Checkpoint, Checkpoints
 from forde.training.configuration import as_format_1, incomparable

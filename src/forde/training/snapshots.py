@@ -35,7 +35,7 @@ def snapshot(loop: Loop) -> Checkpoint:
     loop.engine.settle()
     loop.engine.collect()
     refuse_non_finite_weights(loop.ensemble, epoch=loop.epoch)
-    optimizer = loop.engine.united(optimizer_tensors(loop.engine, loop.optimizer))
+    optimizer = loop.engine.mesh.united(optimizer_tensors(loop.engine, loop.optimizer))
     now = random_tensors(loop.ensemble.device)
     tensors = {
         **{f"ensemble.{name}": tensor for name, tensor in loop.ensemble.member_tensors().items()},

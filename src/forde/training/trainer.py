@@ -15,7 +15,6 @@ from torch import Tensor
 
 from forde.arguments import Input
 from forde.distributed.mesh import ALONE, Mesh, checked_shape, joined
-from forde.distributed.sharded import refuse_uneven_batches, share_members, share_random_numbers
 from forde.engine import EngineName, make_engine
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
@@ -26,6 +25,7 @@ from forde.random_state import seeded
 from forde.step import Step
 from forde.step.checks import explaining_memory
 from forde.step.records import Precision
+from forde.step.sharded import refuse_uneven_batches, share_members, share_random_numbers
 from forde.training.averaging import WeightAverage, say_if_too_slow
 from forde.training.callbacks import Listeners, Training
 from forde.training.clipping import clip_before_each_step

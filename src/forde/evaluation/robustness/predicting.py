@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from forde.evaluation.robustness.cells import Images, as_tensor
 from forde.evaluation.robustness.devices import float64_device
 from forde.evaluation.robustness.quantisation import encode
 from forde.evaluation.robustness.saved_cells import SavedCell
+from forde.forward import in_evaluation
 from forde.inference import running
 from forde.metrics.statistics import sample_terms
 
@@ -45,14 +46,8 @@ def predicting(
         with running(list(model.members), dtype) as outputs_of:
             yield torch.no_grad()(lambda images: outputs_of(model.to_members(model.as_input(transform(images)))))
         return
-    modes = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
-    try:
-        if isinstance(model, nn.Module):
-            model.eval()
+    with in_evaluation(model) if isinstance(model, nn.Module) else nullcontext():
         yield torch.no_grad()(lambda images: _under_autocast(model, transform(images), dtype, device))
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _under_autocast(model: Model, x: Tensor, dtype: torch.dtype | None, device: torch.device) -> Any:

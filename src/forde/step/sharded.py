@@ -12,19 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from forde.arguments import Input, each_tensor
-from forde.compile.traced import match_layouts
-from forde.distributed.mesh import Axis, Mesh
+from forde.distributed.mesh import Mesh
 from forde.distributed.messages import flattened, unflattened
-from forde.ensemble import Ensemble, of_networks
+from forde.ensemble import Ensemble, named_tensors, of_networks
 from forde.errors import FordeError
 from forde.random_state import random_tensors, set_random_tensors
 from forde.rules import Forces
@@ -47,6 +46,7 @@ class ShardedStep(Step):
         inner: the step of this process's members.
         whole: all members.
 
+    >>> from torch import nn
     >>> from forde import method
     >>> from forde.step import MemberLoop, PlainStep
     >>> ensemble, forde_identity = Ensemble(lambda: nn.Linear(4, 3), n_members=2), method("forde-identity")
@@ -58,7 +58,6 @@ class ShardedStep(Step):
     def __init__(self, inner: Step, whole: Ensemble, mesh: Mesh) -> None:
         super().__init__(inner.runner, inner.method, whole)
         self.inner, self.mesh = inner, mesh
-        self.first_member = mesh.members.part(whole.n_members).start
         self._batch: tuple[Input | list[Input], Tensor | list[Tensor]] | None = None
         self._compared = 0
         """How many samples of this process members are compared at in this step."""
@@ -118,7 +117,7 @@ class ShardedStep(Step):
     def finish(self, forces: Forces | None, repulsion: Repulsion) -> None:
         super().finish(forces, repulsion)
         if self.inner is not self.inner.plain:
-            match_layouts(self.runner.parameters())
+            self.runner.match_layouts()
 
     def _of_this_process(self, forces: Forces) -> Forces:
         """Cotangents of this process's members and samples."""
@@ -200,15 +199,9 @@ class ShardedStep(Step):
         everything = named_tensors(self.whole)
         mine = {name: tensor for name, tensor in everything.items() if int(name.split(".")[1]) in own}
         with torch.no_grad():
-            for name, tensor in self.united(mine).items():
+            for name, tensor in self.mesh.united(mine).items():
                 if name not in mine:
                     everything[name].copy_(tensor)
-
-    def united(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return self.mesh.members.union(tensors, self.mesh.device)
-
-    def anywhere(self, happened: bool) -> bool:
-        return self.mesh.anywhere(happened)
 
     def settle(self) -> None:
         self.inner.settle()
@@ -224,20 +217,12 @@ def _there(column: Sequence[Tensor | None]) -> list[Tensor]:
 def shard(ensemble: Ensemble, members: slice) -> Ensemble:
     """An ensemble of some of the members, which stay the same networks.
 
+    >>> from torch import nn
     >>> whole = Ensemble(lambda: nn.Linear(2, 2), 4)
     >>> shard(whole, slice(2, 4)).members[0] is whole.members[2]
     True
     """
     return of_networks(ensemble, list(ensemble.members)[members])
-
-
-def named_tensors(network: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, also those that a network does not save; tied ones once.
-
-    >>> list(named_tensors(nn.BatchNorm1d(2)))
-    ['weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked']
-    """
-    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
 def share_members(ensemble: Ensemble, mesh: Mesh) -> None:
@@ -286,52 +271,3 @@ def own_random_numbers(mesh: Mesh, step: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[mesh.device] if mesh.device.type == "cuda" else []):
         torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1)))
         yield
-
-
-# BatchNorm over a batch that several processes hold: its sums are one operation, so that a trace can hold them.
-
-_axes: list[Axis] = []
-"""By the number under which the operation knows them: operations take numbers, not objects."""
-
-
-@torch.library.custom_op("forde::sum_over_processes", mutates_args=())
-def _sum_over_processes(x: Tensor, axis: int) -> Tensor:
-    total = x.clone(memory_format=torch.contiguous_format)
-    _axes[axis].all_reduce(total)
-    return total
-
-
-@_sum_over_processes.register_fake
-def _(x: Tensor, axis: int) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-@dataclass(frozen=True)
-class SharingProcesses:
-    """The processes along an axis that share every batch, as `double_backward` knows them.
-
-    >>> SharingProcesses(Axis()).sum(torch.ones(2))
-    tensor([1., 1.])
-    """
-
-    axis: Axis
-    number: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        _axes.append(self.axis)
-        object.__setattr__(self, "number", len(_axes) - 1)
-
-    @property
-    def size(self) -> int:
-        """How many they are."""
-        return self.axis.size
-
-    @property
-    def index(self) -> int:
-        """This one among them."""
-        return self.axis.index
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        """A new tensor, the sum of all processes' tensors; nothing is differentiated through it."""
-        total: Tensor = _sum_over_processes(tensor, self.number)
-        return total
