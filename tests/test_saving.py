@@ -78,6 +78,16 @@ def test_missing_files(saved: Path, tmp_path: Path) -> None:
         forde.Ensemble.load(saved, make)
 
 
+def test_the_folder_of_a_run_is_told_from_its_ensemble(tmp_path: Path) -> None:
+    x, y = torch.randn(16, 4), torch.arange(16) % 3
+    ensemble = forde.Ensemble(make, 2)
+    forde.fit(ensemble, "deep-ensemble", (x, y), epochs=1, run=tmp_path, verbose=False)
+    with pytest.raises(forde.FordeError, match=f"that of a run is in '{tmp_path / 'ensemble'}'"):
+        forde.Ensemble.load(tmp_path, make)
+    loaded = forde.Ensemble.load(tmp_path / "ensemble", make)
+    assert torch.equal(loaded.predict(x).probs, ensemble.predict(x).probs)
+
+
 @pytest.mark.parametrize("keep", [0, 4, 100, 1000])
 def test_truncated_weights(saved: Path, keep: int) -> None:
     path = saved / "model.safetensors"

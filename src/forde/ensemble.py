@@ -127,8 +127,10 @@ class Ensemble(nn.Module):
     def forward(self, x: Any) -> Tensor:
         """Outputs of all members on one batch: `[B, ...]` → `[M, B, C]`.
 
-        A dict of tensors is given to networks by name, `network(**x)`, and a tuple by position, `network(*x)`.
+        A dict of tensors is given to networks by name, `network(**x)`, without `"labels"` or `"label"`, and a tuple by
+        position, `network(*x)`.
         """
+        x = without_labels(x) if isinstance(x, Mapping) else x
         untouched = Untouched(self.to_members(x if isinstance(x, Tensor) else as_inputs(x)))
         return stacked([tensor_output(called(member, untouched.copy())) for member in self.members])
 
@@ -286,8 +288,19 @@ class Ensemble(nn.Module):
             inputs=inputs,
         )
         ensemble.likelihood = ensemble.likelihood.restored(config["likelihood"])
-        saving.load_weights(folder, ensemble, ensemble._shared())
+        ensemble.load_weights(folder)
         return ensemble.to(device).eval()
+
+    def load_weights(self, folder: str | Path) -> None:
+        """Take the weights that `save` wrote into `folder`, of the same architecture; what members share stays shared.
+
+        >>> import tempfile
+        >>> one, other = (Ensemble(lambda: nn.Linear(4, 3), 2, seed=seed) for seed in (0, 1))
+        >>> other.load_weights(one.save(tempfile.mkdtemp()))
+        >>> torch.equal(one(torch.ones(1, 4)), other(torch.ones(1, 4)))
+        True
+        """
+        saving.load_weights(folder, self, self._shared())
 
 
 def of_networks(ensemble: Ensemble, networks: Sequence[nn.Module]) -> Ensemble:
