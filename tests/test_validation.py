@@ -116,6 +116,13 @@ class TestMeasures:
         with pytest.raises(forde.FordeError, match="unknown quantity 'validation_nll'"):
             history["validation_nll"]
 
+    def test_by_measures_that_return_tensors(self, tmp_path: Path) -> None:
+        measures = lambda outputs, y: {"f1": torch.tensor(0.5), "g": np.float32(2)}  # noqa: E731
+        history, _ = train(
+            validation=forde.Validation(HELD, monitor="f1", measures=measures), run=tmp_path / "run", epochs=1
+        )
+        assert history["validation_f1"] == [0.5] and history["validation_g"] == [2.0]
+
     def test_every_few_epochs_and_after_the_last(self) -> None:
         each, _ = train(validation=HELD, epochs=8)
         some, _ = train(validation=forde.Validation(HELD, every=3, patience=100), epochs=8)
@@ -258,12 +265,34 @@ class TestHeldOut:
         ({"validation": (HELD[0], HELD[1] + 2)}, "of the validation data: label 4 is outside the 3 classes"),
         ({"validation": (HELD[0][:0], HELD[1][:0])}, "of the validation data: the data is empty"),
         ({"validation": forde.Validation(0.2), "patience": 2}, r"as Validation\(patience=2\)"),
+        (
+            {"validation": forde.Validation(HELD, measures=lambda outputs, y: 0.5)},
+            "measures= returned a float, but numbers by name were expected",
+        ),
+        (
+            {"validation": forde.Validation(HELD, measures=lambda outputs, y: {"nll": outputs})},
+            "measures= returned {'nll': 'Tensor'}, but one number for each name",
+        ),
         ({"validation": 0.2, "method": "swag"}, "swag makes its members when training is done"),
     ],
 )
 def test_what_does_not_fit_is_said_before_training(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(forde.FordeError, match=message):
         train(**options)
+
+
+def test_validation_data_that_nothing_is_known_of() -> None:
+    ensemble = forde.Ensemble(network, 2, likelihood=forde.likelihoods.Classification(ignore_index=-1))
+    with pytest.raises(forde.FordeError, match="of the validation data: all labels are -1, which does not count"):
+        train(ensemble=ensemble, validation=(HELD[0], torch.full_like(HELD[1], -1)))
+
+
+def test_outputs_that_do_not_fit_are_said_as_in_training() -> None:
+    """Classes on the last axis, as networks of the transformers package have them for tokens."""
+    ensemble = forde.Ensemble(lambda: nn.Linear(4, CLASSES), 2, likelihood="segmentation")
+    x, y = torch.randn(20, 6, 4), torch.arange(120).view(20, 6) % CLASSES
+    with pytest.raises(forde.FordeError, match=r"move the classes to axis 1 with output.movedim\(-1, 1\)"):
+        train((x, y), ensemble=ensemble, validation=0.25)
 
 
 def test_no_share_of_a_loader_is_held_out() -> None:

@@ -159,8 +159,11 @@ class Validator:
         if not outputs:
             raise FordeError("the validation data is empty; pass at least one sample.")
         together, y = torch.cat(outputs, dim=1), torch.cat(targets)
+        if most is not None:
+            self.ensemble.likelihood.check_output(together[0], y)
+            self.ensemble.likelihood.check_labels(together[0], y)
         own = self.options.measures
-        return scored(self.ensemble, together, y) if own is None else dict(own(together, y))
+        return scored(self.ensemble, together, y) if own is None else _as_numbers(own(together, y))
 
     def _batches(self) -> Iterator[tuple[Input, Tensor]]:
         """Arguments on the members' device, and targets."""
@@ -192,6 +195,26 @@ def scored(ensemble: Ensemble, outputs: Tensor, y: Tensor) -> dict[str, float]:
         return {"loss": float(torch.stack([likelihood.loss(output, y) for output in outputs]).mean())}
     found = score(prediction, y, ignore_index=getattr(likelihood, "ignore_index", None))
     return {name: found[name] for name in MEASURED if name in found}
+
+
+def _as_numbers(measured: Any) -> dict[str, float]:
+    """What a function of the user's own has measured, if it can be recorded.
+
+    >>> _as_numbers({"f1": torch.tensor(0.5)})
+    {'f1': 0.5}
+    """
+    if not isinstance(measured, Mapping):
+        raise FordeError(
+            f"measures= returned a {type(measured).__name__}, but numbers by name were expected, such as "
+            "{'f1': 0.5}; let it return a dict."
+        )
+    try:
+        return {str(name): float(value) for name, value in measured.items()}
+    except (TypeError, ValueError, RuntimeError):
+        kinds = {str(name): type(value).__name__ for name, value in measured.items()}
+        raise FordeError(
+            f"measures= returned {kinds}, but one number for each name was expected; take a mean, or call float()."
+        ) from None
 
 
 @torch.no_grad()
