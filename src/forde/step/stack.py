@@ -212,7 +212,7 @@ class MemberStack(Runner):
             likelihood, y, weights = likelihood.unpack(y, self.places[0])
         output = output.float() if output.itemsize < 4 else output
         kept = features[0] if features else None
-        return View(y, output, kept, parameters, likelihood, batch.share, weights=weights)
+        return View(y, output, kept, parameters, likelihood, batch.share * batch.counts, weights=weights)
 
     def each(self, function: Callable[[View], Tensor], view: View, *, at_once: bool) -> Tensor:
         return function(view) if at_once else torch.stack([function(one) for one in self._views(view)])
