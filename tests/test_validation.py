@@ -106,7 +106,10 @@ class TestMeasures:
     def test_by_measures_of_ones_own(self) -> None:
         history, ensemble = train(
             validation=forde.Validation(
-                HELD, monitor="worst", measures=lambda outputs, y: {"worst": float(outputs.logsumexp(-1).max())}
+                HELD,
+                monitor="worst",
+                mode="min",
+                measures=lambda outputs, y: {"worst": float(outputs.logsumexp(-1).max())},
             )
         )
         assert history.best_epoch == int(np.argmin(history["validation_worst"]))
@@ -116,10 +119,44 @@ class TestMeasures:
         with pytest.raises(forde.FordeError, match="unknown quantity 'validation_nll'"):
             history["validation_nll"]
 
+    @pytest.mark.parametrize("mode", ["min", "max"])
+    def test_by_measures_of_which_more_is_better(self, mode: Any) -> None:
+        """As of accuracy, measured by hand; or, where less of it is asked for, the worst epoch."""
+        measures = lambda outputs, y: {  # noqa: E731
+            "right": (outputs.softmax(-1).mean(0).argmax(-1) == y).double().mean()
+        }
+        history, _ = train(validation=forde.Validation(HELD, monitor="right", mode=mode, measures=measures))
+        expected, _ = train(validation=HELD, monitor="accuracy")
+        assert history["validation_right"] == expected["validation_accuracy"]
+        of = {"min": np.argmin, "max": np.argmax}[mode]
+        assert history.best_epoch == int(of(expected["validation_accuracy"]))
+        rates = train(
+            validation=forde.Validation(HELD, monitor="right", mode="max", measures=measures), lr=None,
+            optimizer=lambda p: torch.optim.SGD(p, lr=0.3), epochs=1,
+            scheduler=lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, mode="max"),
+        )[0]  # fmt: skip
+        assert rates["lr"] == [0.3]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"monitor": "f1", "measures": len}, "'f1' is a measure of your own, .*; say mode='max' if more is better"),
+            ({"monitor": "nll", "mode": "max"}, "mode is 'max', but of nll less is better; leave mode out"),
+            ({"monitor": "accuracy", "mode": "min"}, "but of accuracy more is better"),
+            ({"mode": "higher"}, "unknown mode 'higher'"),
+        ],
+    )
+    def test_which_way_is_better_is_known(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(forde.FordeError, match=message):
+            forde.Validation(HELD, **options)
+        assert forde.Validation(HELD, monitor="accuracy", mode="max").higher_is_better
+
     def test_by_measures_that_return_tensors(self, tmp_path: Path) -> None:
         measures = lambda outputs, y: {"f1": torch.tensor(0.5), "g": np.float32(2)}  # noqa: E731
         history, _ = train(
-            validation=forde.Validation(HELD, monitor="f1", measures=measures), run=tmp_path / "run", epochs=1
+            validation=forde.Validation(HELD, monitor="f1", mode="max", measures=measures),
+            run=tmp_path / "run",
+            epochs=1,
         )
         assert history["validation_f1"] == [0.5] and history["validation_g"] == [2.0]
 

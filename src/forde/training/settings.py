@@ -204,6 +204,7 @@ class Settings:
         return {
             "share": share, "monitor": given.monitor, "patience": given.patience, "restore_best": given.restore_best,
             **({} if given.every == 1 else {"every": given.every}), **measures,
+            **({} if given.mode is None else {"mode": given.mode}),
         }  # fmt: skip
 
     def how(self, device: torch.device, shape: Shape) -> dict[str, Any]:

@@ -23,21 +23,20 @@ from forde.training.options import Validation
 
 MEASURED = ("nll", "accuracy", "brier", "ece", "rmse", "crps")
 """What a record has, of what there is for the kind of prediction."""
-HIGHER_IS_BETTER = frozenset({"accuracy"})
 PREFIX = "validation_"
 ROWS = 512
 """Samples in a batch, as in `Ensemble.predict`; batches of a loader stay as they are."""
 
 
-def is_better(value: float, best: float | None, monitor: str) -> bool:
+def is_better(value: float, best: float | None, *, higher: bool) -> bool:
     """Whether a value of a metric beats the best one so far; one that is not a number never does.
 
-    >>> is_better(0.3, 0.4, "nll"), is_better(0.3, 0.4, "accuracy"), is_better(math.nan, None, "nll")
+    >>> is_better(0.3, 0.4, higher=False), is_better(0.3, 0.4, higher=True), is_better(math.nan, None, higher=False)
     (True, False, False)
     """
     if math.isnan(value) or best is None:
         return not math.isnan(value)
-    return value > best if monitor in HIGHER_IS_BETTER else value < best
+    return value > best if higher else value < best
 
 
 class Validator:
@@ -104,7 +103,7 @@ class Validator:
     def note(self, epoch: int, record: Record) -> str | None:
         """Take an epoch's record into account; returns why training should stop, or None."""
         value = record[self.key]
-        if is_better(value, self.best, self.options.monitor):
+        if is_better(value, self.best, higher=self.options.higher_is_better):
             self.best, self.best_epoch, self.since_best = value, epoch, 0
             if self._keeps:
                 self.kept = {
