@@ -55,6 +55,17 @@ def test_own_loss_predicts_but_asks_for_the_loss_to_train(tmp_path: Path) -> Non
         forde.fit(loaded, "deep-ensemble", (x, y), epochs=1, verbose=False)
 
 
+def test_a_prediction_by_a_function_is_missed_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Loaded without it, outputs are raw ones, and a line says so; with it nothing is said."""
+    own = forde.likelihoods.Custom(lambda output, y: output.sum(-1) - y, prediction=forde.ClassificationPrediction)
+    ensemble, x = forde.Ensemble(make, 2, likelihood=own), torch.randn(5, 4)
+    folder = ensemble.save(tmp_path)
+    loaded = forde.Ensemble.load(folder, make, likelihood=own)
+    assert torch.equal(loaded.predict(x).probs, ensemble.predict(x).probs) and not caplog.messages
+    assert isinstance(forde.Ensemble.load(folder, make).predict(x), forde.prediction.RawPrediction)
+    assert "was said by a function, which files do not hold, so predictions are raw outputs" in caplog.text
+
+
 def test_saving_twice_replaces(saved: Path) -> None:
     forde.Ensemble(make, 2, seed=8).save(saved)
     assert forde.Ensemble.load(saved, make).seed == 8

@@ -23,6 +23,7 @@ from forde.errors import FordeError, whole_number
 from forde.forward import stacked, tensor_output
 from forde.inference import SMALL_BATCH, Untouched, running
 from forde.likelihoods import Likelihood, as_likelihood, likelihood_from_config
+from forde.likelihoods.custom import NOT_STORED
 from forde.prediction import Prediction
 from forde.random_state import seeded
 from forde.turns import turn
@@ -287,6 +288,11 @@ class Ensemble(nn.Module):
             backbone=backbone,
             inputs=inputs,
         )
+        if likelihood is None and config["likelihood"].get("prediction") == NOT_STORED:
+            log.warning(
+                "what the outputs in '%s' mean was said by a function, which files do not hold, so predictions are raw "
+                "outputs; pass the likelihood that it was trained with as likelihood=.", folder,
+            )  # fmt: skip
         ensemble.likelihood = ensemble.likelihood.restored(config["likelihood"])
         ensemble.load_weights(folder)
         return ensemble.to(device).eval()

@@ -218,6 +218,22 @@ def test_a_number_for_each_sample_with_and_without_an_axis(engine: str) -> None:
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_number_for_a_single_sample(members: int) -> None:
+    """Stacked outputs `[1, 1]` of one member and one sample are no outputs `[B, 1]`."""
+    found = []
+    for engine in ("eager", "vectorized"):
+        ensemble = forde.Ensemble(
+            lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), members, likelihood="regression"
+        ).double()
+        forde.fit(
+            ensemble, "deep-ensemble", (normal(3, 4), normal(3, seed=1)), epochs=2, batch_size=1, lr=0.01,
+            engine=engine, verbose=False,
+        )  # fmt: skip
+        found.append(ensemble.predict(normal(3, 4)).mean)
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("prediction", "y", "words"),
     [
