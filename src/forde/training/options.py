@@ -52,7 +52,8 @@ class Optimization:
     """In how many parts each batch is computed, to need the memory of a part only. The gradient is that of the whole
     batch, repulsion included, on every engine; where members repel, all parts but one make their forward pass twice.
     BatchNorm normalises each part by itself, which one line says, and dropout draws other numbers.
-    Losses and representations must not couple samples: what does is an error."""
+    Class weights and ignored labels count as in the whole batch (not compiled). What else couples samples in losses and
+    representations is an error."""
     ema: float | None = None
     """Decay d of an average over the steps, a ← d a + (1 − d) θ, such as 0.999: validation and the trained ensemble are
     of the averages a, weights and running statistics (BatchNorm); training goes on from θ. None for no average."""
