@@ -266,6 +266,21 @@ def test_a_text_classifier_learns_with_repulsion(name: str) -> None:
     assert -1 <= history["gradient_cosine"][-1] <= 1 and (name == "lit" or history["repulsion"][0] != 0)
 
 
+def test_four_parts_of_a_batch_are_the_whole() -> None:
+    """Of a dict with padding and labels that do not count, over several steps."""
+    x = torch.cat([tokens(), tokens()[:2]])
+    batch = {"input_ids": x, "attention_mask": x != PAD, "labels": torch.tensor([0, 1, 2, 0, 1, 2, -100, -100])}
+    found = []
+    for parts in (1, 4):
+        members = forde.Ensemble(Text, 3, likelihood=Classification([1.0, 2.0, 3.0], ignore_index=-100)).double()
+        forde.fit(
+            members, forde.method("forde-identity", of="embeddings", repulsion_weight=5.0), batch, epochs=3,
+            batch_size=8, accumulate=parts, lr=0.1, verbose=False,
+        )  # fmt: skip
+        found.append(torch.cat([tensor.flatten() for tensor in members.state_dict().values()]))
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
 class Bag(nn.Module):
     def __init__(self) -> None:
         super().__init__()
