@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import forde
 from forde import kernels, rules, spaces
 from forde.engine import make_engine
-from forde.likelihoods import Classification, Custom
+from forde.likelihoods import Classification, Custom, DenseClassification, Likelihood, MultiLabel, Regression
 from forde.priors import Prior
 from forde.spaces import Space, View
 
@@ -104,6 +104,53 @@ def test_four_parts_are_the_whole_batch(name: str, engine: str) -> None:
     torch.testing.assert_close(report.losses, whole.losses, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(report.repulsion, whole.repulsion, rtol=1e-9, atol=1e-9)
     assert (report.z is None) == (whole.z is None)
+
+
+LOSSES: dict[str, tuple[Likelihood, Tensor]] = {
+    "class weights": (Classification(class_weights=[0.5, 2.0, 1.0]), torch.tensor([0, 2, 1, 1, 2, 0, 0, 1])),
+    "ignored labels": (Classification(ignore_index=2), torch.tensor([2, 2, 0, 1, 2, 0, 1, 1])),
+    "both, smoothed": (
+        Classification(class_weights=[0.5, 2.0, 1.0], ignore_index=-100, label_smoothing=0.1),
+        torch.tensor([0, 2, 1, 1, -100, 0, -100, -100]),
+    ),
+    "no label": (Classification(ignore_index=2), torch.full((8,), 2)),
+    "soft labels, class weights": (
+        Classification(class_weights=[0.5, 2.0, 1.0]), torch.eye(3).double()[[0, 2, 1, 1, 2, 0, 0, 1]] * 0.9 + 0.1 / 3
+    ),
+    "several labels": (MultiLabel(pos_weight=[1.0, 2.0, 3.0]), torch.arange(24).view(8, 3) % 2),
+    "numbers": (Regression(noise=0.5), torch.linspace(-1, 1, 24, dtype=torch.float64).view(8, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["eager", "vectorized"])
+@pytest.mark.parametrize("name", ["forde-identity", "deep-ensemble", "projected features"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_four_parts_of_any_loss(loss: str, name: str, engine: str) -> None:
+    """Also of one that is divided by what its labels count together, which the parts hold unevenly, or not at all."""
+    likelihood, y = LOSSES[loss]
+    x, method = data()[0], METHODS[name]
+    expected, whole, _ = gradients(method(), x, y, likelihood=likelihood)
+    found, report, _ = gradients(method(), x, y, likelihood=likelihood, engine=engine, accumulate=4)
+    assert_same(found, expected)
+    torch.testing.assert_close(report.losses, whole.losses, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["eager", "vectorized"])
+def test_four_parts_of_pixels(engine: str) -> None:
+    """A part without any label, and one with few."""
+    x = torch.randn(8, 2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(72).view(8, 3, 3) % 3
+    y[:2], y[2:4, 1:] = 255, 255
+    likelihood = DenseClassification(class_weights=[0.5, 2.0, 1.0], ignore_index=255)
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 3, 1))
+
+    method = forde.method("forde-identity", repulsion_weight=5.0)
+    expected, _, _ = gradients(method, x, y, make=make, likelihood=likelihood)
+    found, _, _ = gradients(method, x, y, make=make, likelihood=likelihood, engine=engine, accumulate=4)
+    for key, gradient in expected.items():
+        torch.testing.assert_close(found[key], gradient, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["forde-identity", "one median", "function-rde"])
@@ -256,10 +303,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "half a part": ({"accumulate": 2.5}, "accumulate is 2.5"),
     "parts of several sizes": ({"accumulate": 3}, "8 samples have no 3 parts of one size; choose a batch_size that 3"),
     "more parts than samples": ({"accumulate": 16}, "8 samples have no 16 parts"),
-    "class weights": (
-        {"likelihood": Classification(class_weights=[1.0, 2.0, 3.0])}, "divided by the labels of the whole batch",
+    "class weights, compiled": (
+        {"likelihood": Classification(class_weights=[1.0, 2.0, 3.0]), "engine": "compiled"},
+        "its parts count differently in every step, which engine='compiled' cannot run",
     ),
-    "ignored labels": ({"likelihood": Classification(ignore_index=2)}, "leave accumulate out"),
+    "class weights, and loss gradients of a fraction": (
+        {
+            "likelihood": Classification(ignore_index=2),
+            "method": forde.method("feature-rde", shared_head=False, repulsion_fraction=0.5),
+        },
+        "leave accumulate or repulsion_fraction out",
+    ),
     "a sum": ({"likelihood": Custom(summed)}, "the loss of Custom is not a mean over the samples"),
     "a prior over the batch": (
         {"method": forde.method("deep-ensemble", prior=Spread())}, "the prior Spread is not a mean over the samples",

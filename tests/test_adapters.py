@@ -103,6 +103,16 @@ def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
+def test_a_finished_run_is_loaded_again(tmp_path: Path) -> None:
+    """By the same call, as the page of tasks says: though the files hold the network once."""
+    options = {"run": tmp_path, "validation": 0.25, "resume": True, "diagnostics_every": 0}
+    first, again = trained(ensemble(), **options), ensemble()
+    trained(again, **options)
+    assert torch.equal(first.predict(data()[0]).probs, again.predict(data()[0]).probs)
+    one, two = ({id(p) for p in again.members[i].parameters() if not p.requires_grad} for i in (0, 1))
+    assert one & two, "what members share stays shared"
+
+
 def test_what_is_shared_cannot_be_trained() -> None:
     members = ensemble()
 

@@ -207,6 +207,15 @@ def test_input_gradient_of_zero(network: type[MLP], engine: str) -> None:
     fit(x(), y(), network=lambda: network(4, [8], 3), method="function-rde")
 
 
+def test_a_loader_whose_labels_are_all_ignored() -> None:
+    likelihood = forde.likelihoods.Classification(ignore_index=-100)
+    ensemble = forde.Ensemble(lambda: MLP(4, [8], 3), 2, likelihood=likelihood)
+    loader = DataLoader(list(zip(x(), torch.full((32,), -100), strict=True)), batch_size=8)
+    with pytest.raises(forde.FordeError, match="no target in the first 3 batches has a label") as error:
+        forde.fit(ensemble, "forde-identity", loader, epochs=1, verbose=False)
+    check_sentence(error)
+
+
 def test_integer_inputs() -> None:
     class Embedded(nn.Module):
         def __init__(self) -> None:

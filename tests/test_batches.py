@@ -110,7 +110,7 @@ def test_several_inputs_are_trained_and_predicted_as_one_tensor_would_be(
     expected = as_one["forde-pca"].predict(torch.cat([left, right], dim=1))
     for given in ({"left": left, "right": right}, {"left": left, "right": right, "labels": left}, (left, right)):
         torch.testing.assert_close(ensemble.predict(given, batch_size=20).probs, expected.probs, rtol=1e-4, atol=1e-5)
-    outputs = ensemble({"left": left, "right": right})
+    outputs = ensemble({"left": left, "right": right, "labels": left})
     torch.testing.assert_close(outputs, as_one["forde-pca"](torch.cat([left, right], dim=1)), rtol=1e-4, atol=1e-5)
 
 

@@ -18,7 +18,7 @@ import torch
 
 import forde
 from forde.__main__ import main
-from forde.benchmarks import communication, input_pipeline, page_faults
+from forde.benchmarks import communication, frozen_backbone, input_pipeline, page_faults
 from forde.benchmarks.machine import machine
 from forde.benchmarks.models import problem
 from forde.benchmarks.scale import measure as measure_scale
@@ -87,6 +87,17 @@ def test_programs_that_the_documentation_names_can_be_run(name: str, capsys: pyt
 def test_the_input_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     input_pipeline.main(["--images", "96", "--batch", "32", "--device", "cpu"])
     assert "96 images of 32×32 on cpu, batch 32" in (out := capsys.readouterr().out) and ", 3 batches, " in out
+
+
+def test_heads_on_one_backbone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Networks with a head by that name and without; the ratio with features, and without them."""
+    arguments = "--samples 64 --members 3 --batch 32 --epochs 1 --repeats 1 --methods deep-ensemble"
+    for model in ("small-conv", "mlp"):
+        frozen_backbone.main([*arguments.split(), "--model", model])
+        _, line = capsys.readouterr().out.splitlines()
+        assert line.split()[0] == "deep-ensemble" and all(float(number) >= 0 for number in line.split()[1:5])
+    found = frozen_backbone.Fastest(features=3.0, one_head=1.0, heads=5.0)
+    assert (found.ratio, found.ratio_of_heads) == (1.25, 2.0)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="page faults are counted on Unix only")

@@ -316,6 +316,11 @@ def test_what_cannot_be_called_is_said_in_a_sentence(case: str) -> None:
         forde.fit(forde.Ensemble(network, 2), "deep-ensemble", data(), epochs=1, callbacks=given)
 
 
+def test_a_list_of_functions_is_refused_before_training() -> None:
+    with pytest.raises(forde.FordeError, match=r"callback is a list, but a function of each epoch's record"):
+        train(callback=[print])
+
+
 def test_a_method_that_is_never_called_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "forde"):
         train(Misspelt(), epochs=1)

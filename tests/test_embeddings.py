@@ -14,6 +14,16 @@ import forde
 from forde.arguments import Arguments
 from forde.engine import inspect_step
 from forde.kernels import PCA, RBF
+from forde.likelihoods import (
+    Binary,
+    Classification,
+    Custom,
+    DenseClassification,
+    LearnedNoiseRegression,
+    Likelihood,
+    MultiLabel,
+    Regression,
+)
 from forde.methods import Method
 from forde.spaces import InputGradients
 
@@ -52,6 +62,14 @@ class AfterEmbedding(Text):
         return {"logits": self.head(torch.tanh(self.words(input_ids)).mean(1))}
 
 
+class Tagger(Text):
+    """A class for each word, which depends on the others too: `[B, C, T]`."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> dict[str, Tensor]:
+        e = self.words(input_ids)
+        return {"logits": self.head(torch.tanh(e * e.mean(1, keepdim=True))).movedim(-1, 1)}
+
+
 def method(**options: Any) -> Method:
     return Method(space=InputGradients(of="embeddings", **options), kernel=RBF(), repulsion_scale=0.5)
 
@@ -60,38 +78,39 @@ def ensemble(make: Callable[[], nn.Module] = Text) -> forde.Ensemble:
     return forde.Ensemble(make, 3, seed=0).double().train()
 
 
-def represented(member: nn.Module, x: Tensor, y: Tensor, counts: Tensor | None) -> Tensor:
+def true_class(logits: Tensor) -> Tensor:
+    return logits.gather(1, Y[:, None]).sum()
+
+
+def represented(member: nn.Module, x: Tensor, counts: Tensor | None, scalar: Callable[[Tensor], Tensor]) -> Tensor:
     """z `[B, T·E]` of a member of class `Text` by the definition: the embedding's rows as leaves of their own."""
     kept: list[Tensor] = []
     handle = member.words.register_forward_hook(lambda *given: kept.append(given[2]))
     logits = member(x)["logits"]
     handle.remove()
-    (gradient,) = torch.autograd.grad(logits.gather(1, y[:, None]).sum(), kept[0], create_graph=True)
+    (gradient,) = torch.autograd.grad(scalar(logits), kept[0], create_graph=True)
     if counts is not None:
         gradient = gradient * counts.unsqueeze(-1)
     rows = gradient.flatten(1)
     return rows / (rows.square().sum(1, keepdim=True) + 1e-24).sqrt()
 
 
-@pytest.mark.parametrize("given", ["tokens", "dict"])
-def test_z_and_its_gradients_are_those_of_the_definition(given: str) -> None:
-    """As one tensor of tokens and in a dict; gradients against central differences in float64."""
-    x = tokens()
-    members = ensemble()
-    found = inspect_step(members, method(), x if given == "tokens" else Arguments({"input_ids": x}), Y)
+def check(members: forde.Ensemble, given: Tensor | Arguments, x: Tensor, y: Tensor, scalar: Any) -> None:
+    """z against the definition, and the repulsion's gradients against central differences in float64."""
+    found = inspect_step(members, method(), given, y)
     assert found.z is not None and found.forces is not None and found.z.shape == (3, B, T * 4)
     moved = 0.0
     generator = torch.Generator().manual_seed(1)
     for i, member in enumerate(members.members):
         force = found.forces.cotangent[i]
-        torch.testing.assert_close(found.z[i], represented(member, x, Y, x != PAD).detach())
+        torch.testing.assert_close(found.z[i], represented(member, x, x != PAD, scalar).detach())
         for name, parameter in member.named_parameters():
             direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             start, values = parameter.detach().clone(), {}
             for k in (-2, -1, 1, 2):
                 with torch.no_grad():
                     parameter.copy_(start + 1e-4 * k * direction)
-                values[k] = float((represented(member, x, Y, x != PAD) * force).sum().detach())
+                values[k] = float((represented(member, x, x != PAD, scalar) * force).sum().detach())
             with torch.no_grad():
                 parameter.copy_(start)
             if name == "words.weight":  # torch gives the row of padding no gradient
@@ -103,6 +122,50 @@ def test_z_and_its_gradients_are_those_of_the_definition(given: str) -> None:
             moved += float(gradient.abs().sum())
         assert found.of_repulsion[i]["words.weight"][1:].any()
     assert moved > 0
+
+
+@pytest.mark.parametrize("given", ["tokens", "dict"])
+def test_z_and_its_gradients_are_those_of_the_definition(given: str) -> None:
+    """As one tensor of tokens and in a dict."""
+    x = tokens()
+    check(ensemble(), x if given == "tokens" else Arguments({"input_ids": x}), x, Y, true_class)
+
+
+SOFT = torch.tensor([[0.2, 0.3, 0.5], [0.7, 0.2, 0.1]], dtype=torch.float64).repeat(3, 1)
+MANY = torch.tensor([[1, 0, 1], [0, 0, 1], [1, 1, 0]]).repeat(2, 1)
+TAGS = torch.where(tokens() == PAD, -100, tokens() % 3)
+AMOUNTS = torch.linspace(-1, 1, B, dtype=torch.float64)
+LIKELIHOODS: dict[str, tuple[Likelihood, int, Tensor, Callable[[Tensor], Tensor]]] = {
+    "soft labels": (Classification(label_smoothing=0.1), 3, SOFT, lambda f: (f * SOFT).sum()),
+    "ignored labels": (
+        Classification(ignore_index=2), 3, Y, lambda f: (f * (Y[:, None] == torch.arange(3)) * (Y != 2)[:, None]).sum()
+    ),
+    "binary": (Binary(), 1, Y % 2, lambda f: torch.where(Y % 2 == 1, f[:, 0], -f[:, 0]).sum()),
+    "multi-label": (MultiLabel(), 3, MANY, lambda f: torch.where(MANY == 1, f, -f).sum()),
+    "a class for each token": (
+        DenseClassification(ignore_index=-100), 3, TAGS,
+        lambda f: (f * (TAGS[:, None] == torch.arange(3)[:, None])).sum(),
+    ),
+    "regression": (Regression(), 1, AMOUNTS, lambda f: f.sum()),
+    "learned noise": (LearnedNoiseRegression(), 2, AMOUNTS, lambda f: f[:, 0].sum()),
+    "own": (
+        Custom(lambda f, y: (f[:, 0] - y).square(), scalar=lambda f, y: torch.sin(f[:, 0])), 1, AMOUNTS,
+        lambda f: torch.sin(f[:, 0]).sum(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_of_every_likelihood(name: str) -> None:
+    likelihood, outputs, y, scalar = LIKELIHOODS[name]
+
+    class Sized(Tagger if likelihood.name == "segmentation" else Text):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, outputs)
+
+    members = forde.Ensemble(Sized, 3, likelihood=likelihood).double().train()
+    check(members, Arguments({"input_ids": tokens()}), tokens(), y, scalar)
 
 
 def test_padding_does_not_count() -> None:
@@ -201,6 +264,21 @@ def test_a_text_classifier_learns_with_repulsion(name: str) -> None:
     probs = members.predict({"input_ids": x}).probs
     assert float((probs.argmax(1) == y).double().mean()) > 0.9
     assert -1 <= history["gradient_cosine"][-1] <= 1 and (name == "lit" or history["repulsion"][0] != 0)
+
+
+def test_four_parts_of_a_batch_are_the_whole() -> None:
+    """Of a dict with padding and labels that do not count, over several steps."""
+    x = torch.cat([tokens(), tokens()[:2]])
+    batch = {"input_ids": x, "attention_mask": x != PAD, "labels": torch.tensor([0, 1, 2, 0, 1, 2, -100, -100])}
+    found = []
+    for parts in (1, 4):
+        members = forde.Ensemble(Text, 3, likelihood=Classification([1.0, 2.0, 3.0], ignore_index=-100)).double()
+        forde.fit(
+            members, forde.method("forde-identity", of="embeddings", repulsion_weight=5.0), batch, epochs=3,
+            batch_size=8, accumulate=parts, lr=0.1, verbose=False,
+        )  # fmt: skip
+        found.append(torch.cat([tensor.flatten() for tensor in members.state_dict().values()]))
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
 
 
 class Bag(nn.Module):

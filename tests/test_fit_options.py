@@ -66,7 +66,12 @@ def test_a_group_and_its_shorthands_train_the_same(tmp_path: Path) -> None:
 
 
 def test_every_shorthand_is_an_option_of_one_group() -> None:
-    in_the_group_only = {"data", "every", "measures"}  # `fit(validation=...)` is the data, and others are named alike
+    in_the_group_only = {
+        "data",
+        "every",
+        "measures",
+        "mode",
+    }  # `fit(validation=...)` is the data, and others are named alike
     of_validation = set(Validation.__dataclass_fields__) - in_the_group_only
     marks = {name: object() for name in Shorthands.__annotations__ if name not in of_validation}
     checked = {
@@ -112,6 +117,9 @@ def test_the_groups_have_defaults_of_their_own() -> None:
         ({"batches": Batching(), "independent_data": True}, r"as Batching\(independent=True\)"),
         ({"reporting": {"verbose": False}}, "but a forde.Reporting was expected"),
         ({"learning_rate": 0.1}, "fit has no argument 'learning_rate'; here it is lr"),
+        ({"max_grad_norm": 1.0}, "here it is clip_norm"),
+        ({"early_stopping_patience": 3}, "here it is patience, beside validation"),
+        ({"num_workers": 2}, "here it is the DataLoader's, which is given as data"),
         ({"epoch": 3}, "unknown argument of fit 'epoch'; did you mean 'epochs'"),
         ({"checkpoints": Checkpointing()}, "did you mean 'checkpoint'"),
         ({"execution": Execution(non_finite="roll_back")}, "give a folder"),

@@ -309,6 +309,7 @@ REFUSED = {
     "nothing": ({}, OTHER[:0], "of the data of repel_on: the data is empty"),
     "an empty data set": ({}, TensorDataset(OTHER[:0]), "of the data of repel_on: the data is empty"),
     "not finite": ({}, OTHER / 0, "of the data of repel_on: the inputs hold NaN or infinite"),
+    "a number": ({}, 0.2, "of the data of repel_on: it is a single number, but inputs were expected"),
     "strings": ({}, ["a", "b"], "of the data of repel_on: the inputs have type"),
     "no batch": (
         {}, DataLoader(TensorDataset(OTHER), batch_size=20, drop_last=True), "data of repel_on is empty"

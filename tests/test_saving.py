@@ -55,6 +55,17 @@ def test_own_loss_predicts_but_asks_for_the_loss_to_train(tmp_path: Path) -> Non
         forde.fit(loaded, "deep-ensemble", (x, y), epochs=1, verbose=False)
 
 
+def test_a_prediction_by_a_function_is_missed_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Loaded without it, outputs are raw ones, and a line says so; with it nothing is said."""
+    own = forde.likelihoods.Custom(lambda output, y: output.sum(-1) - y, prediction=forde.ClassificationPrediction)
+    ensemble, x = forde.Ensemble(make, 2, likelihood=own), torch.randn(5, 4)
+    folder = ensemble.save(tmp_path)
+    loaded = forde.Ensemble.load(folder, make, likelihood=own)
+    assert torch.equal(loaded.predict(x).probs, ensemble.predict(x).probs) and not caplog.messages
+    assert isinstance(forde.Ensemble.load(folder, make).predict(x), forde.prediction.RawPrediction)
+    assert "was said by a function, which files do not hold, so predictions are raw outputs" in caplog.text
+
+
 def test_saving_twice_replaces(saved: Path) -> None:
     forde.Ensemble(make, 2, seed=8).save(saved)
     assert forde.Ensemble.load(saved, make).seed == 8
@@ -76,6 +87,16 @@ def test_missing_files(saved: Path, tmp_path: Path) -> None:
     (saved / "model.safetensors").unlink()
     with pytest.raises(forde.FordeError, match=r"model\.safetensors' is missing"):
         forde.Ensemble.load(saved, make)
+
+
+def test_the_folder_of_a_run_is_told_from_its_ensemble(tmp_path: Path) -> None:
+    x, y = torch.randn(16, 4), torch.arange(16) % 3
+    ensemble = forde.Ensemble(make, 2)
+    forde.fit(ensemble, "deep-ensemble", (x, y), epochs=1, run=tmp_path, verbose=False)
+    with pytest.raises(forde.FordeError, match=f"that of a run is in '{tmp_path / 'ensemble'}'"):
+        forde.Ensemble.load(tmp_path, make)
+    loaded = forde.Ensemble.load(tmp_path / "ensemble", make)
+    assert torch.equal(loaded.predict(x).probs, ensemble.predict(x).probs)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, 1000])

@@ -47,7 +47,7 @@ def possible(code: str) -> bool:
 
 def run(code: str, folder: Path) -> dict[str, Any]:
     """A task in a folder, as `python task.py` would run it; what it leaves by name."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "task.py").write_text(f"{DATA}\n\n{code}", encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
         patch.chdir(folder)
@@ -108,6 +108,22 @@ def test_a_task_is_whole(title: str, done: dict[str, tuple[Path, Path, dict[str,
     assert torch.equal(loaded.pop("outputs"), outputs)
     own = names["loaded"].state_dict()
     assert own.keys() == loaded.keys() and all(torch.equal(own[name], loaded[name]) for name in own)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("title", TASKS)
+def test_a_task_that_is_done_loads_what_is_there(
+    title: str, done: dict[str, tuple[Path, Path, dict[str, Any]]]
+) -> None:
+    if title not in done:
+        pytest.skip("needs a package that is not installed")
+    whole, _, names = done[title]
+    before = file_of(whole, "ensemble")
+    again = run(TASKS[title], whole)
+    assert again["history"].records == names["history"].records and file_of(whole, "ensemble") == before
+    for ensemble in (again["ensemble"], again["loaded"]):
+        own = ensemble.state_dict()
+        assert all(torch.equal(own[name], tensor) for name, tensor in names["loaded"].state_dict().items())
 
 
 @pytest.mark.parametrize("title", TASKS)

@@ -106,7 +106,10 @@ class TestMeasures:
     def test_by_measures_of_ones_own(self) -> None:
         history, ensemble = train(
             validation=forde.Validation(
-                HELD, monitor="worst", measures=lambda outputs, y: {"worst": float(outputs.logsumexp(-1).max())}
+                HELD,
+                monitor="worst",
+                mode="min",
+                measures=lambda outputs, y: {"worst": float(outputs.logsumexp(-1).max())},
             )
         )
         assert history.best_epoch == int(np.argmin(history["validation_worst"]))
@@ -115,6 +118,47 @@ class TestMeasures:
         assert float(found) == pytest.approx(min(history["validation_worst"]), rel=1e-6)
         with pytest.raises(forde.FordeError, match="unknown quantity 'validation_nll'"):
             history["validation_nll"]
+
+    @pytest.mark.parametrize("mode", ["min", "max"])
+    def test_by_measures_of_which_more_is_better(self, mode: Any) -> None:
+        """As of accuracy, measured by hand; or, where less of it is asked for, the worst epoch."""
+        measures = lambda outputs, y: {  # noqa: E731
+            "right": (outputs.softmax(-1).mean(0).argmax(-1) == y).double().mean()
+        }
+        history, _ = train(validation=forde.Validation(HELD, monitor="right", mode=mode, measures=measures))
+        expected, _ = train(validation=HELD, monitor="accuracy")
+        assert history["validation_right"] == expected["validation_accuracy"]
+        of = {"min": np.argmin, "max": np.argmax}[mode]
+        assert history.best_epoch == int(of(expected["validation_accuracy"]))
+        rates = train(
+            validation=forde.Validation(HELD, monitor="right", mode="max", measures=measures), lr=None,
+            optimizer=lambda p: torch.optim.SGD(p, lr=0.3), epochs=1,
+            scheduler=lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, mode="max"),
+        )[0]  # fmt: skip
+        assert rates["lr"] == [0.3]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"monitor": "f1", "measures": len}, "'f1' is a measure of your own, .*; say mode='max' if more is better"),
+            ({"monitor": "nll", "mode": "max"}, "mode is 'max', but of nll less is better; leave mode out"),
+            ({"monitor": "accuracy", "mode": "min"}, "but of accuracy more is better"),
+            ({"mode": "higher"}, "unknown mode 'higher'"),
+        ],
+    )
+    def test_which_way_is_better_is_known(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(forde.FordeError, match=message):
+            forde.Validation(HELD, **options)
+        assert forde.Validation(HELD, monitor="accuracy", mode="max").higher_is_better
+
+    def test_by_measures_that_return_tensors(self, tmp_path: Path) -> None:
+        measures = lambda outputs, y: {"f1": torch.tensor(0.5), "g": np.float32(2)}  # noqa: E731
+        history, _ = train(
+            validation=forde.Validation(HELD, monitor="f1", mode="max", measures=measures),
+            run=tmp_path / "run",
+            epochs=1,
+        )
+        assert history["validation_f1"] == [0.5] and history["validation_g"] == [2.0]
 
     def test_every_few_epochs_and_after_the_last(self) -> None:
         each, _ = train(validation=HELD, epochs=8)
@@ -258,12 +302,34 @@ class TestHeldOut:
         ({"validation": (HELD[0], HELD[1] + 2)}, "of the validation data: label 4 is outside the 3 classes"),
         ({"validation": (HELD[0][:0], HELD[1][:0])}, "of the validation data: the data is empty"),
         ({"validation": forde.Validation(0.2), "patience": 2}, r"as Validation\(patience=2\)"),
+        (
+            {"validation": forde.Validation(HELD, measures=lambda outputs, y: 0.5)},
+            "measures= returned a float, but numbers by name were expected",
+        ),
+        (
+            {"validation": forde.Validation(HELD, measures=lambda outputs, y: {"nll": outputs})},
+            "measures= returned {'nll': 'Tensor'}, but one number for each name",
+        ),
         ({"validation": 0.2, "method": "swag"}, "swag makes its members when training is done"),
     ],
 )
 def test_what_does_not_fit_is_said_before_training(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(forde.FordeError, match=message):
         train(**options)
+
+
+def test_validation_data_that_nothing_is_known_of() -> None:
+    ensemble = forde.Ensemble(network, 2, likelihood=forde.likelihoods.Classification(ignore_index=-1))
+    with pytest.raises(forde.FordeError, match="of the validation data: all labels are -1, which does not count"):
+        train(ensemble=ensemble, validation=(HELD[0], torch.full_like(HELD[1], -1)))
+
+
+def test_outputs_that_do_not_fit_are_said_as_in_training() -> None:
+    """Classes on the last axis, as networks of the transformers package have them for tokens."""
+    ensemble = forde.Ensemble(lambda: nn.Linear(4, CLASSES), 2, likelihood="segmentation")
+    x, y = torch.randn(20, 6, 4), torch.arange(120).view(20, 6) % CLASSES
+    with pytest.raises(forde.FordeError, match=r"move the classes to axis 1 with output.movedim\(-1, 1\)"):
+        train((x, y), ensemble=ensemble, validation=0.25)
 
 
 def test_no_share_of_a_loader_is_held_out() -> None:

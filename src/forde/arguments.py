@@ -205,7 +205,8 @@ def as_tensor(values: Any, what: str) -> Tensor:
         raise FordeError(f"the {what} have rows of different lengths; pad them to one length.") from None
     if array.dtype.kind not in "biufc":
         raise FordeError(
-            f"the {what} have type {array.dtype}, but numbers were expected; encode categories and strings first."
+            f"the {what} have type {array.dtype}, but numbers were expected; encode categories and strings first, or "
+            "leave them out."
         )
     return torch.from_numpy(np.require(array, requirements="W"))  # torch warns of arrays that it may not write to
 

@@ -70,8 +70,9 @@ def make_engine(
     if repels_elsewhere:
         _refuse_elsewhere(name, mesh, accumulate)
     own = ensemble if mesh is ALONE else _own_members(ensemble, mesh)
-    steps, example = (steps, example) if accumulate == 1 else _in_parts(ensemble, steps, example, accumulate)
+    steps, example = (steps, example) if accumulate == 1 else _in_parts(steps, example, accumulate)
     on_cpu, alone = ensemble.device.type == "cpu", mesh is ALONE
+    uneven = _counts_unevenly(name, ensemble, method, accumulate)
     sharing = mesh.data if mesh.data.size > 1 else None
     loops = _only_looped(name, method, example, independent=independent)
     unfit = None if name == "vectorized" else loops or _unfit_to_stack(name, own, mesh, memory)
@@ -82,7 +83,7 @@ def make_engine(
         pays = worth(ensemble.members[0], ensemble.n_members, example[0], steps)
     possible = (
         loops is None
-        and not repels_elsewhere
+        and not (repels_elsewhere or uneven)
         and (pays is not None and pays.pays if on_cpu else can_fuse(ensemble.device))
     )
     compiles = name == "compiled" or (name == "auto" and possible)
@@ -142,19 +143,32 @@ def _wrapped(step: Step, ensemble: Ensemble, mesh: Mesh, parts: int) -> Step:
 
 
 def _in_parts(
-    ensemble: Ensemble, steps: int | None, example: tuple[Input, Tensor] | None, parts: int
+    steps: int | None, example: tuple[Input, Tensor] | None, parts: int
 ) -> tuple[int | None, tuple[Input, Tensor] | None]:
-    """Steps and a batch as they are for a part; refused where a batch's mean loss is not the mean of its parts'."""
-    if not ensemble.likelihood.adds_up:
-        raise FordeError(
-            f"the loss of {type(ensemble.likelihood).__name__} with class_weights or ignore_index is divided by the "
-            "labels of the whole batch, which a part of it does not know; leave accumulate out (memory='low' needs "
-            "less memory too)."
-        )
+    """Steps and a batch as they are for a part."""
     if example is not None:
         rows = part_sizes(len(example[1]), parts)[0]
         example = example[0][:rows], example[1][:rows]
     return None if steps is None else steps * parts, example
+
+
+def _counts_unevenly(name: EngineName, ensemble: Ensemble, method: Method, parts: int) -> bool:
+    """Whether the parts of a batch count differently, its loss being divided by labels; refused where they may not."""
+    if parts == 1 or ensemble.likelihood.adds_up:
+        return False
+    loss = f"the loss of {type(ensemble.likelihood).__name__} with class_weights or ignore_index"
+    if name == "compiled":
+        raise FordeError(
+            f"{loss} is divided by the labels of the whole batch, so its parts count differently in every step, which "
+            "engine='compiled' cannot run; use engine='eager', 'vectorized' or 'auto', or leave accumulate out."
+        )
+    of_loss = method.mixes_representations or (method.space is not None and method.space.needs_loss_gradient)
+    if of_loss and method.repulsion_fraction < 1:
+        raise FordeError(
+            f"{loss} is divided by the labels of the whole batch, which a fraction of it has no part in; leave "
+            "accumulate or repulsion_fraction out."
+        )
+    return True
 
 
 def _refuse_elsewhere(name: EngineName, mesh: Mesh, parts: int) -> None:

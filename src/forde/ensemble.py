@@ -23,6 +23,7 @@ from forde.errors import FordeError, whole_number
 from forde.forward import stacked, tensor_output
 from forde.inference import SMALL_BATCH, Untouched, running
 from forde.likelihoods import Likelihood, as_likelihood, likelihood_from_config
+from forde.likelihoods.custom import NOT_STORED
 from forde.prediction import Prediction
 from forde.random_state import seeded
 from forde.turns import turn
@@ -127,8 +128,10 @@ class Ensemble(nn.Module):
     def forward(self, x: Any) -> Tensor:
         """Outputs of all members on one batch: `[B, ...]` → `[M, B, C]`.
 
-        A dict of tensors is given to networks by name, `network(**x)`, and a tuple by position, `network(*x)`.
+        A dict of tensors is given to networks by name, `network(**x)`, without `"labels"` or `"label"`, and a tuple by
+        position, `network(*x)`.
         """
+        x = without_labels(x) if isinstance(x, Mapping) else x
         untouched = Untouched(self.to_members(x if isinstance(x, Tensor) else as_inputs(x)))
         return stacked([tensor_output(called(member, untouched.copy())) for member in self.members])
 
@@ -284,9 +287,25 @@ class Ensemble(nn.Module):
             backbone=backbone,
             inputs=inputs,
         )
+        if likelihood is None and config["likelihood"].get("prediction") == NOT_STORED:
+            log.warning(
+                "what the outputs in '%s' mean was said by a function, which files do not hold, so predictions are raw "
+                "outputs; pass the likelihood that it was trained with as likelihood=.", folder,
+            )  # fmt: skip
         ensemble.likelihood = ensemble.likelihood.restored(config["likelihood"])
-        saving.load_weights(folder, ensemble, ensemble._shared())
+        ensemble.load_weights(folder)
         return ensemble.to(device).eval()
+
+    def load_weights(self, folder: str | Path) -> None:
+        """Take the weights that `save` wrote into `folder`, of the same architecture; what members share stays shared.
+
+        >>> import tempfile
+        >>> one, other = (Ensemble(lambda: nn.Linear(4, 3), 2, seed=seed) for seed in (0, 1))
+        >>> other.load_weights(one.save(tempfile.mkdtemp()))
+        >>> torch.equal(one(torch.ones(1, 4)), other(torch.ones(1, 4)))
+        True
+        """
+        saving.load_weights(folder, self, self._shared())
 
 
 def of_networks(ensemble: Ensemble, networks: Sequence[nn.Module]) -> Ensemble:

@@ -65,6 +65,11 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / CONFIG
     config = _read_json(path)
     found = config.get("format") if isinstance(config, dict) else None
+    if found != FORMAT and not path.with_name(WEIGHTS).exists():
+        raise FordeError(
+            f"'{folder}' has no {WEIGHTS}, so it holds no ensemble; that of a run is in '{Path(folder) / 'ensemble'}' "
+            "once it has finished (forde.load_run finds it)."
+        )
     if type(found) is not int or found != FORMAT:
         raise FordeError(
             f"'{path}' has format {reprlib.repr(found)}, but {FORMAT} was expected; use the version that wrote it."

@@ -158,6 +158,17 @@ TASKS: dict[str, Task] = {
         DenseClassification(ignore_index=-100), tagger(3), "0", SERIES, TOKENS, nn.CrossEntropyLoss(), picked,
         log(picked),
     ),
+    "regression [B, 1]": Task(
+        Regression(noise=0.7), perceptron(1), "0", ROWS, normal(8, seed=11),
+        lambda mean, y: gaussian(0.7)(mean[:, 0], y), total, None,
+    ),
+    "regression [B]": Task(
+        Regression(noise=0.7), Single, "layers.0", ROWS, normal(8, seed=11), gaussian(0.7), total, None,
+    ),
+    "learned noise [B, 2]": Task(
+        LearnedNoiseRegression(), perceptron(2), "0", ROWS, normal(8, seed=12),
+        lambda output, y: learned(-1)(output, y[:, None]), lambda output, y: output[:, 0].sum(), None,
+    ),
     "regression of images": Task(
         Regression(noise=0.7), image_to_image(2), "0", IMAGES, normal(8, 2, 4, 4, seed=8), gaussian(0.7), total, None,
     ),

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tasks import TASKS, Task
+from tasks import ROWS, TASKS, Task, normal, perceptron
 from torch import Tensor, nn
 
 import forde
 from forde.engine import inspect_step
 from forde.kernels import RBF
+from forde.likelihoods import Custom
 from forde.methods import Method
 from forde.spaces import Features, InputGradients, Outputs, Space, Weights
 from steps import compiled, compiled_stack, is_plain
 
 M = 3
+OWN = Task(
+    Custom(
+        lambda output, y: (output.squeeze(-1) - y).cosh().log(),
+        scalar=lambda output, y: torch.sin(output.squeeze(-1)) + y * output.squeeze(-1),
+    ),
+    perceptron(1), "0", ROWS, normal(8, seed=13), lambda output, y: (output[:, 0] - y).cosh().log().mean(),
+    lambda output, y: (torch.sin(output[:, 0]) + y * output[:, 0]).sum(), None,
+)  # fmt: skip
+"""A loss of one's own with a named scalar, neither of which is linear."""
+TASKS = {**TASKS, "own loss": OWN}
 SPACES = ("weights", "outputs", "probs", "features", "logit", "log_prob", "auto")
 CASES = [
     (task, space)
@@ -117,11 +128,10 @@ def gradients_of(ensemble: forde.Ensemble, step: forde.step.Step, task: Task) ->
 
 
 @pytest.mark.parametrize("make", [compiled, compiled_stack], ids=["loop", "stack"])
-@pytest.mark.parametrize("space", ["probs", "auto"])
-@pytest.mark.parametrize("case", TASKS)
+@every_case
 def test_traced_steps_have_the_same_gradients(case: str, space: str, make) -> None:
+    """As the plain step, which the test above compares with differences."""
     task = TASKS[case]
-    space = "outputs" if space == "probs" and task.log_prob is None else space
     ensemble, twin = ensemble_of(task), ensemble_of(task)
     method = method_of(task, space)
     expected = inspect_step(ensemble, method, task.x, task.y).total

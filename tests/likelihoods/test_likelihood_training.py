@@ -163,6 +163,77 @@ def test_scores_of_pixels_and_labels_are_those_of_rows() -> None:
     torch.testing.assert_close(MultiLabelPrediction(many).total, torch.special.entr(p) + torch.special.entr(1 - p))
 
 
+TENTHS = torch.tensor([[7, 2, 1], [0, 10, 0], [3, 3, 4], [1, 1, 8]])
+"""Probabilities of three classes, in tenths."""
+
+
+def drawn(tenths: Tensor) -> Tensor:
+    """Labels that occur as often as their probabilities say: `[N, C]` → `[10 N]`, ten for each row."""
+    return torch.arange(tenths.shape[1]).repeat(len(tenths)).repeat_interleave(tenths.flatten())
+
+
+def test_scores_under_soft_labels_are_those_of_labels_drawn_from_them() -> None:
+    """All of them, calibration too: each sample ten times, with labels as often as their probabilities say."""
+    logits, soft = 3 * normal(2, 4, 3), TENTHS.double() / 10
+    found = score(ClassificationPrediction(logits), soft)
+    expected = score(ClassificationPrediction(logits.repeat_interleave(10, 1)), drawn(TENTHS))
+    assert found == pytest.approx(expected, rel=1e-12)
+    one_hot = nn.functional.one_hot(torch.tensor([0, 2, 1, 1])).float()
+    assert score(ClassificationPrediction(logits), one_hot) == pytest.approx(
+        score(ClassificationPrediction(logits), one_hot.argmax(-1)), rel=1e-12
+    )
+    pixels, masks = logits.view(2, 2, 2, 3).movedim(-1, 2), soft.view(2, 2, 3).movedim(-1, 1)
+    assert score(DensePrediction(pixels), masks) == pytest.approx(expected, rel=1e-12)
+
+
+def test_scores_under_soft_yes_and_no() -> None:
+    logits, tenths = 3 * normal(2, 4), torch.tensor([1, 9, 5, 10])
+    labels = drawn(torch.stack([10 - tenths, tenths], 1))
+    two_classes = torch.stack([torch.zeros_like(logits), logits], -1)
+    expected = score(ClassificationPrediction(two_classes.repeat_interleave(10, 1)), labels)
+    assert score(ClassificationPrediction(two_classes), tenths / 10) == pytest.approx(expected, rel=1e-6)
+    found = score(MultiLabelPrediction(logits.view(2, 2, 2)), tenths.view(2, 2) / 10)
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_soft_labels_are_validated() -> None:
+    x, soft = normal(40, 5).float(), normal(40, 3, seed=1).softmax(-1).float()
+    ensemble = forde.Ensemble(lambda: nn.Linear(5, 3), 2, likelihood=Classification([1.0, 2.0, 3.0]))
+    history = forde.fit(ensemble, "forde", (x, soft), **{**FIT, "epochs": 3}, validation=(x, soft))
+    assert score(ensemble.predict(x), soft)["nll"] == pytest.approx(min(history["validation_nll"]), rel=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["eager", "vectorized"])
+def test_a_number_for_each_sample_with_and_without_an_axis(engine: str) -> None:
+    """As many members as samples in a batch: stacked outputs `[M, B]` must not be taken for targets `[B, B]`."""
+    x, y, found = normal(32, 4), normal(32, seed=1), []
+    for last in (nn.Identity(), nn.Flatten(0)):
+        make = lambda last=last: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1), last)  # noqa: E731
+        ensemble = forde.Ensemble(make, 8, likelihood="regression").double()
+        options = {"epochs": 2, "batch_size": 8, "lr": 0.05, "verbose": False, "diagnostics_every": 0}
+        forde.fit(ensemble, "forde-identity", (x, y), engine=engine, **options)
+        prediction = ensemble.predict(x)
+        assert prediction.mean.shape == (32,)
+        found.append(torch.stack([prediction.mean, prediction.std]))
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_number_for_a_single_sample(members: int) -> None:
+    """Stacked outputs `[1, 1]` of one member and one sample are no outputs `[B, 1]`."""
+    found = []
+    for engine in ("eager", "vectorized"):
+        ensemble = forde.Ensemble(
+            lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), members, likelihood="regression"
+        ).double()
+        forde.fit(
+            ensemble, "deep-ensemble", (normal(3, 4), normal(3, seed=1)), epochs=2, batch_size=1, lr=0.01,
+            engine=engine, verbose=False,
+        )  # fmt: skip
+        found.append(ensemble.predict(normal(3, 4)).mean)
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("prediction", "y", "words"),
     [
@@ -170,6 +241,8 @@ def test_scores_of_pixels_and_labels_are_those_of_rows() -> None:
         (DensePrediction(torch.zeros(2, 3, 4, 5)), torch.full((3, 5), 255), "pass ignore_index=255"),
         (MultiLabelPrediction(torch.zeros(2, 3, 4)), torch.zeros(3), r"labels of shape \[3, 4\]"),
         (ClassificationPrediction(torch.zeros(2, 3, 4)), torch.full((3,), 0.5), "not whole numbers"),
+        (ClassificationPrediction(torch.zeros(2, 3, 4)), torch.full((3, 4), 0.5), "do not sum to 1"),
+        (MultiLabelPrediction(torch.zeros(2, 3, 4)), torch.full((3, 4), 1.5), "some are negative or do not sum to 1"),
         (RawPrediction(torch.zeros(2, 3)), torch.zeros(3), "no metrics"),
     ],
 )

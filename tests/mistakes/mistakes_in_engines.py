@@ -45,9 +45,16 @@ IN_ENGINES = (
     Mistake(
         "parts-of-a-batch-all-count-alike",
         "step/accumulated.py",
-        "share=batch.share * (own.stop - own.start) / n)",
-        "share=batch.share / self.parts)",
+        "shares = [(own.stop - own.start) / n for own in places]",
+        "shares = [1 / self.parts for own in places]",
         ("tests/test_accumulation.py::test_uneven_parts",),
+    ),
+    Mistake(
+        "labels-of-a-part-are-not-counted",
+        "step/accumulated.py",
+        "self._shares_of_loss([batch.y[own] for own in places]) or shares",
+        "shares",
+        ("tests/test_accumulation.py::test_four_parts_of_any_loss",),
     ),
     Mistake(
         "priors-are-left-out-of-a-step",

@@ -7,6 +7,7 @@ from trying import Mistake
 LIKELIHOODS = "tests/properties/test_likelihoods.py"
 PREDICTIONS = "tests/properties/test_predictions.py"
 
+TRAININGS = "tests/likelihoods/test_likelihood_training.py"
 NEW_TASKS = "tests/likelihoods/test_formulas.py"
 
 IN_OUTPUTS = (
@@ -20,9 +21,23 @@ IN_OUTPUTS = (
     Mistake(
         "weights-of-ignored-labels-counted",
         "likelihoods/classification.py",
-        "weights[torch.where(counts, y, 0).long()] * counts",
-        "weights[torch.where(counts, y, 0).long()]",
+        "[torch.where(counts, y, 0).long()] * counts",
+        "[torch.where(counts, y, 0).long()]",
         (NEW_TASKS,),
+    ),
+    Mistake(
+        "soft-labels-scored-as-their-likeliest-class",
+        "metrics/statistics.py",
+        "drawn.gather(-1, label.unsqueeze(-1)).squeeze(-1)",
+        "(drawn.argmax(-1) == label).double()",
+        (f"{TRAININGS}::test_scores_under_soft_labels_are_those_of_labels_drawn_from_them",),
+    ),
+    Mistake(
+        "every-output-against-every-target",
+        "likelihoods/regression.py",
+        "else output.unsqueeze(-1)",
+        "else output",
+        (f"{TRAININGS}::test_a_number_for_each_sample_with_and_without_an_axis",),
     ),
     Mistake(
         "absent-labels-not-differentiated",

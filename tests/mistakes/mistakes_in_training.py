@@ -100,6 +100,13 @@ IN_TRAINING = (
         (f"{WIRING}::TestDiagnostics",),
     ),
     Mistake(
+        "less-of-every-measure-is-better",
+        "training/options.py",
+        'HIGHER_IS_BETTER.get(self.monitor, False) if self.mode is None else self.mode == "max"',
+        "HIGHER_IS_BETTER.get(self.monitor, False)",
+        ("tests/test_validation.py::TestMeasures::test_by_measures_of_which_more_is_better",),
+    ),
+    Mistake(
         "schedule-one-epoch-early",
         "training/schedule.py",
         "t = epoch / epochs",

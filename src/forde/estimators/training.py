@@ -137,7 +137,9 @@ def train(
 def _judging(judges: Weighted, held: tuple[Tensor, Tensor], options: Options) -> Validation:
     """Judge the members by how well they could predict the rows that they have not seen, if calibrated."""
     every, measures = max(1, -(-options.epochs // JUDGED_EPOCHS)), partial(as_measures, judges)
-    return Validation(held, monitor="calibrated_nll", every=every, measures=measures, patience=options.patience)
+    return Validation(
+        held, monitor="calibrated_nll", mode="min", every=every, measures=measures, patience=options.patience
+    )
 
 
 def _falling(options: Options) -> Callable[[torch.optim.Optimizer], LambdaLR]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from forde.errors import FordeError
@@ -39,6 +40,14 @@ class Likelihood(ABC):
         raise FordeError(
             f"{type(self).__name__} has no loss for each sample, so rows cannot be weighted; leave the weights out."
         )
+
+    def size(self, y: Tensor, like: Tensor) -> Tensor:
+        """How much targets `[B, ...]` count: what the loss of a batch is divided by, or in proportion to it, `[]`.
+
+        Args:
+            like: a tensor of the type and on the device that it shall have.
+        """
+        return torch.as_tensor(len(y), dtype=like.dtype, device=like.device)
 
     @abstractmethod
     def scalar(self, output: Tensor, y: Tensor) -> Tensor:

@@ -58,11 +58,16 @@ class OfClasses(Likelihood):
         losses = F.cross_entropy(flat, targets, **options, reduction="none").view(*stacked, rows)
         if soft or (weights is None and not ignored):
             return losses.mean(-1)
-        counts = self.counts(y)
-        size = (
-            counts.to(losses.dtype) if weights is None else weights[torch.where(counts, y, 0).long()] * counts
-        ).sum()
+        size = self.size(y, losses)
         return losses.sum(-1) / torch.where(size > 0, size, torch.ones_like(size))
+
+    def size(self, y: Tensor, like: Tensor) -> Tensor:
+        if y.is_floating_point():
+            return super().size(y, like)
+        counts = self.counts(y)
+        if self.class_weights is None:
+            return counts.to(like.dtype).sum()
+        return (as_weights(self.class_weights, like)[torch.where(counts, y, 0).long()] * counts).sum()
 
     def counts(self, y: Tensor) -> Tensor:
         """Which labels count."""

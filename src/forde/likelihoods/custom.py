@@ -15,6 +15,9 @@ from forde.likelihoods.classification import Classification
 from forde.likelihoods.looking import are_probabilities, warn_of_broadcasting
 from forde.prediction import ClassificationPrediction, Prediction, RawPrediction
 
+NOT_STORED = "function"
+"""In a file, in the place of a function that makes predictions."""
+
 
 class Custom(Likelihood):
     """The user's own loss, for one member.
@@ -97,7 +100,9 @@ class Custom(Likelihood):
     def restored(self, config: dict[str, Any]) -> Custom:
         """This loss, with the meaning of outputs that was saved with the ensemble where it states none itself."""
         stored = config.get("prediction")
-        return self if self._prediction is not None or stored is None else self._with_prediction(stored)
+        if self._prediction is not None or stored is None or stored == NOT_STORED:
+            return self
+        return self._with_prediction(stored)
 
     def _with_prediction(self, prediction: Literal["classification", "raw"]) -> Custom:
         known = copy.copy(self)
@@ -127,7 +132,7 @@ class Custom(Likelihood):
         warn_of_broadcasting(self.function, output, y)
 
     def config(self) -> dict[str, Any]:
-        stated = self._prediction if isinstance(self._prediction, str) else None
+        stated = NOT_STORED if callable(self._prediction) else self._prediction
         return {"name": self.name, **({} if stated is None else {"prediction": stated})}
 
 

@@ -41,18 +41,23 @@ class _Regression(Likelihood):
         """The shape that the network's output should have for these targets `[B, ...]`."""
         return list(y.shape) if y.ndim > 1 else [len(y), 1]
 
+    def _with_axis(self, output: Tensor, y: Tensor) -> Tensor:
+        """Outputs with an axis of targets, `[..., B, 1]`, where those of a network for targets `[B]` are `[..., B]`."""
+        has_it = output.ndim > 1 and output.shape[-2:] == (len(y), 1)
+        return output if has_it or y.ndim > 1 or self.outputs_per_target > 1 else output.unsqueeze(-1)
+
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return self.losses(output, y).mean(-1)
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
-        mean, variance = self.mean_and_variance(output)
+        mean, variance = self.mean_and_variance(self._with_axis(output, y))
         targets = (y if y.ndim > 1 else y.unsqueeze(-1)).to(mean.dtype)
         nll = 0.5 * ((targets - mean) ** 2 / variance + variance.log() + math.log(2 * math.pi))
         return nll.sum(_of_a_sample(y))
 
     def scalar(self, output: Tensor, y: Tensor) -> Tensor:
         """The predicted mean itself (summed where a sample has several targets)."""
-        return self.mean_and_variance(output)[0].sum(_of_a_sample(y))
+        return self.mean_and_variance(self._with_axis(output, y))[0].sum(_of_a_sample(y))
 
     def probs(self, output: Tensor) -> Tensor:
         raise FordeError("the outputs of a regression are no probabilities; compare them as they are, of='logits'.")
@@ -74,7 +79,7 @@ class _Regression(Likelihood):
 
     def check_output(self, output: Tensor, y: Tensor) -> None:
         expected = self.output_shape(y)
-        if list(output.shape) != expected:
+        if list(output.shape) != expected and (self.outputs_per_target > 1 or output.shape != y.shape):
             raise FordeError(
                 f"the network returned shape {list(output.shape)}, but {expected} was expected for {self.name}; "
                 "change the size of its last layer."

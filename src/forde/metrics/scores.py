@@ -20,8 +20,11 @@ def score(prediction: Prediction, y: Any, *, ignore_index: int | None = None, n_
     pixels or tokens `[B, ...]` of dense predictions, and over all labels `[B, K]` of multi-label ones (each a choice of
     two classes: its NLL is −ln p̄(y_k)). For regression `nll` (of a sample's targets together), `rmse` and `crps`.
 
+    Under soft labels these are means over labels that are drawn from them: with a target q the NLL is −Σ_c q_c ln p̄_c,
+    and a prediction of class c is right to the part q_c.
+
     Args:
-        y: targets `[B, ...]`, as in training; integers where they are classes.
+        y: targets `[B, ...]`, as in training: where they are classes integers, or their probabilities.
         ignore_index: the label of samples or pixels without one.
 
     >>> from forde import DensePrediction
@@ -39,6 +42,8 @@ def score(prediction: Prediction, y: Any, *, ignore_index: int | None = None, n_
             "with forde.likelihoods.Custom(loss, prediction='classification')."
         )
     logits = prediction.member_logits  # type: ignore[union-attr]
+    if (soft := _soft_labels(prediction, targets)) is not None:
+        return score_batches([(rows.member_logits.cpu(), soft)], n_bins)
     expected = logits.shape[1:2] + logits.shape[3:] if isinstance(prediction, DensePrediction) else logits.shape[1:-1]
     expected = logits.shape[1:] if isinstance(prediction, MultiLabelPrediction) else expected
     targets = targets.reshape(expected) if targets.numel() == len(targets) == expected.numel() else targets
@@ -53,10 +58,34 @@ def score(prediction: Prediction, y: Any, *, ignore_index: int | None = None, n_
     return _of_labels(rows.member_logits.cpu(), flat.long(), ignore_index, n_bins)
 
 
+def _soft_labels(prediction: Prediction, y: Tensor) -> Tensor | None:
+    """Targets that are probabilities, in the rows of `as_rows`: `[R, C]`; None where they are labels."""
+    if not y.is_floating_point() or y.numel() == 0:
+        return None
+    logits = prediction.member_logits  # type: ignore[union-attr]
+    of_classes = y.shape == logits.shape[1:] and not isinstance(prediction, MultiLabelPrediction)
+    if of_classes:
+        rows = (y.movedim(1, -1) if isinstance(prediction, DensePrediction) else y).flatten(0, -2)
+    elif y.shape == logits.shape[1:] or (logits.shape[2:] == (2,) and y.numel() == len(y) == logits.shape[1]):
+        if not bool((y != y.round()).any()):
+            return None
+        rows = torch.stack([1 - y.flatten(), y.flatten()], -1)  # of no and yes
+    else:
+        return None
+    if bool((rows < 0).any()) or not bool(((rows.double().sum(-1) - 1).abs() <= 1e-2).all()):
+        raise FordeError(
+            "targets are taken for probabilities, but some are negative or do not sum to 1; pass labels, or "
+            "probabilities of all classes."
+        )
+    return rows
+
+
 def _of_labels(logits: Tensor, y: Tensor, ignore_index: int | None, n_bins: int) -> dict[str, float]:
     if ignore_index is not None:
         counts = y != ignore_index
         logits, y = logits[:, counts], y[counts]
+        if not y.numel():
+            raise FordeError(f"all labels are {ignore_index}, which does not count; pass some that do.")
     classes = logits.shape[-1]
     if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < classes:
         wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())

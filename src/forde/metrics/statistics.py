@@ -29,9 +29,10 @@ CHUNK = 2**22
 
 
 def sample_terms(member_logits: Tensor, y: Tensor) -> Tensor:
-    """`[M, N, C]` logits or log-probabilities, `[N]` labels → `[N, 8]` terms of the MEANS.
+    """`[M, N, C]` logits or log-probabilities, `[N]` labels (`[N, C]` probabilities) → `[N, 8]` terms of the MEANS.
 
-    In float64, from log-probabilities throughout, so that no logit is too large; computed in slices over samples.
+    In float64, from log-probabilities throughout, so that no logit is too large; computed in slices over samples. Terms
+    under probabilities of labels are their means over labels that are drawn from these.
 
     >>> sample_terms(torch.zeros(2, 3, 4), torch.tensor([0, 1, 2])).shape
     torch.Size([3, 8])
@@ -48,11 +49,18 @@ def _terms(log_probs: Tensor, y: Tensor) -> Tensor:
     member_probs = log_probs.exp()
     probs = member_probs.mean(0)
     confidence, label = probs.max(-1)
-    correct = (label == y).double()
-    at_label = log_probs.gather(-1, y.expand(log_probs.shape[:-1]).unsqueeze(-1)).squeeze(-1)
-    nll = math.log(len(log_probs)) - at_label.logsumexp(0)
+    if y.is_floating_point():
+        drawn = y.double()
+        correct = drawn.gather(-1, label.unsqueeze(-1)).squeeze(-1)
+        nll = (drawn * (math.log(len(log_probs)) - log_probs.logsumexp(0))).sum(-1)
+        at_label = (drawn * probs).sum(-1)
+    else:
+        correct = (label == y).double()
+        of_members = log_probs.gather(-1, y.expand(log_probs.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+        nll = math.log(len(log_probs)) - of_members.logsumexp(0)
+        at_label = probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)
     # Σ_c (p_c − 1[c = y])² = Σ p² − 2 p_y + 1
-    brier = probs.square().sum(-1) - 2 * probs.gather(-1, y.unsqueeze(-1)).squeeze(-1) + 1
+    brier = probs.square().sum(-1) - 2 * at_label + 1
     total, aleatoric = entropies(member_probs)
     epistemic = (total - aleatoric).clamp_min(0)
     terms = (correct, nll, brier, total, aleatoric, epistemic, disagreement_per_sample(log_probs), confidence)
@@ -111,6 +119,8 @@ def average_scores(cells: Sums, scoring: Scoring = scores) -> dict[str, Tensor]:
 
 def score_batches(batches: Iterable[tuple[Tensor, Tensor]], n_bins: int = 15) -> dict[str, float]:
     """All metrics of a stream of `(member logits [M, B, C], labels [B])`, of which only sums are kept.
+
+    Labels may be probabilities of classes `[B, C]`.
 
     Log-probabilities serve as logits. Nothing waits for a GPU between batches.
 

@@ -7,6 +7,7 @@ The last part's graph is still there; where members do not interact no pass is m
 
     loss_i = Σ_p (B_p / B) loss_ip,   z_i = (z_i1, …, z_iP),   g_i = Σ_p ((B_p / B) ∇_θ loss_ip + (∂z_ip/∂θ_i)ᵀ V_ip)
 
+B_p / B is for losses that are means over the samples; of others the part that a part's labels have in the batch's loss.
 That is the gradient of the whole batch for losses and priors that are means over the samples, and representations that
 are sample after sample, in networks that treat each sample by itself. BatchNorm does not: it normalises each part by
 the part's own statistics, and its running statistics move once for each.
@@ -194,7 +195,21 @@ class AccumulatedStep(Step):
     def _parts_of(self, batch: Batch) -> list[Batch]:
         n = len(batch.y)
         places = _places(part_sizes(n, self.parts))
-        return [Batch(batch.x[own], batch.y[own], share=batch.share * (own.stop - own.start) / n) for own in places]
+        shares = [(own.stop - own.start) / n for own in places]
+        of_loss = self._shares_of_loss([batch.y[own] for own in places]) or shares
+        return [
+            Batch(batch.x[own], batch.y[own], share=batch.share * share, counts=part / share)
+            for own, share, part in zip(places, shares, of_loss, strict=True)
+        ]
+
+    def _shares_of_loss(self, targets: Sequence[Tensor]) -> list[float] | None:
+        """Which part of a batch's loss each part's is; None where that is its part of the samples."""
+        likelihood = self.runner.ensemble.likelihood
+        if likelihood.adds_up:
+            return None
+        like = self.runner.parameters()[0]
+        sizes = torch.stack([likelihood.size(y, like) for y in targets])
+        return (sizes / sizes.sum()).tolist() if bool(sizes.any()) else None
 
     def _samples_of(self, z: Tensor, piece: Batches) -> int:
         """Size of a part's representation along the samples' axis; refused where that is not sample after sample."""
@@ -237,7 +252,7 @@ class AccumulatedStep(Step):
             return
         runner, start = self.runner, self._position()
         runner.before_step(pair[0].x)
-        one, two = (runner.run(0, replace(each, share=1.0), twice=False)[0] for each in pair)
+        one, two = (runner.run(0, replace(each, share=1.0, counts=1.0), twice=False)[0] for each in pair)
         start.restore()
         axis, likelihood = runner.sample_axis, runner.ensemble.likelihood
         both = replace(
@@ -245,11 +260,16 @@ class AccumulatedStep(Step):
             features=_both(one.features, two.features, axis), weights=_both(one.weights, two.weights, -1),
         )  # fmt: skip
         share = len(pair[0].y) / len(both.y)
-        terms: list[tuple[Callable[[View], Tensor], bool, str]] = [
-            (View.loss, likelihood.takes_stacks, f"the loss of {type(likelihood).__name__}"),
-            *((p.energy, p.takes_stacks, f"the prior {type(p).__name__}") for p in self.method.priors if p.has_energy),
+        of_loss = self._shares_of_loss([each.y for each in pair])
+        terms: list[tuple[Callable[[View], Tensor], bool, str, float]] = [
+            (View.loss, likelihood.takes_stacks, f"the loss of {type(likelihood).__name__}", (of_loss or [share])[0]),
+            *(
+                (prior.energy, prior.takes_stacks, f"the prior {type(prior).__name__}", share)
+                for prior in self.method.priors
+                if prior.has_energy
+            ),
         ]
-        for function, at_once, what in terms:
+        for function, at_once, what, share in terms:
             whole, first, second = (runner.each(function, view, at_once=at_once) for view in (both, one, two))
             mean = share * first + (1 - share) * second
             rounding = SAME_LOSS * float(mean.abs().max())

@@ -222,7 +222,7 @@ def forward(
         compared, part = view, None
     if look is not None:
         look(view)
-    if view.weights is None and batch.share == 1:  # the likelihood's own, as it is
+    if view.weights is None and view.share == 1:  # the likelihood's own, as it is
         losses = runner.each(lambda own: likelihood.loss(own.output, own.y), view, at_once=likelihood.takes_stacks)
     else:
         losses = runner.each(View.loss, view, at_once=likelihood.takes_stacks)

@@ -55,6 +55,8 @@ class Batch:
     """Other data `(x', y')` that members are compared at, instead of the batch."""
     share: float = 1.0
     """Part of the whole batch that these samples are, where several processes hold it together."""
+    counts: float = 1.0
+    """By which their targets count more than those of the whole batch, where its loss is divided by what they count."""
 
     @property
     def one(self) -> Tensor:

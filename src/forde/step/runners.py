@@ -331,7 +331,7 @@ class MemberLoop(Runner):
         if likelihood.carries_weights:
             likelihood, y, everyones = likelihood.unpack(y, self.places[unit])
             weights = everyones[0]  # of this member alone
-        view = View(y, output, features, parameters, likelihood, batch.share, weights=weights)
+        view = View(y, output, features, parameters, likelihood, batch.share * batch.counts, weights=weights)
         return view, inputs if sources is None else sources
 
     def run_apart(

@@ -230,9 +230,10 @@ class MemberStack(Runner):
             likelihood, y, weights = likelihood.unpack(y, self.places[0])
         output = output.float() if output.itemsize < 4 else output
         kept = features[0] if features else None
-        return View(y, output, kept, parameters, likelihood, batch.share, weights=weights)
+        return View(y, output, kept, parameters, likelihood, batch.share * batch.counts, weights=weights)
 
     def each(self, function: Callable[[View], Tensor], view: View, *, at_once: bool) -> Tensor:
+        at_once = at_once and self.ensemble.n_members > 1  # outputs [1, 1] could be of one member or of one sample
         return function(view) if at_once else torch.stack([function(one) for one in self._views(view)])
 
     def _views(self, view: View) -> Iterable[View]:

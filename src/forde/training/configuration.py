@@ -25,6 +25,7 @@ from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.hashing import json_name
 from forde.likelihoods import NAMED
+from forde.likelihoods.custom import NOT_STORED
 from forde.methods import Method
 from forde.step import Step
 from forde.torch_private import SCHEDULER_POSITION
@@ -153,6 +154,7 @@ def describe_ensemble(ensemble: Ensemble) -> dict[str, Any]:
     3
     """
     noted, settings = ensemble.likelihood.config(), described(ensemble.likelihood)
+    noted = {name: value for name, value in noted.items() if value != NOT_STORED}  # the settings have its code
     if type(ensemble.likelihood) in NAMED.values():  # options that are not used were not there in older runs
         settings = {name: value for name, value in settings.items() if name in ("type", *noted)}
     likelihood = {**noted, "settings": settings}

@@ -167,7 +167,7 @@ class Loop:
             self.skipped += 1
         else:
             if self.patience:
-                self._refuse_zero_gradients(report)
+                self._refuse_zero_gradients(report, y)
             self.tally.add(report)
             self.losses = report.losses
             if self.average is not None:
@@ -207,7 +207,7 @@ class Loop:
         assert batch is not None
         return batch
 
-    def _refuse_zero_gradients(self, report: StepReport) -> None:
+    def _refuse_zero_gradients(self, report: StepReport, y: Tensor) -> None:
         """Stop a run whose members can never repel because their input gradients are zero from the start."""
         if report.z is None:
             return
@@ -216,6 +216,12 @@ class Loop:
             return
         self.patience -= 1
         if not self.patience:
+            labels = self.ensemble.likelihood.labels(y)
+            if labels is not None and not labels.numel():
+                raise FordeError(
+                    f"no target in the first {PATIENCE_WITH_ZERO_GRADIENTS} batches has a label: all are to be "
+                    "ignored, so there is nothing to compare members by; shuffle the data, or fix ignore_index."
+                )
             raise FordeError(
                 f"every input gradient was exactly zero in the first {PATIENCE_WITH_ZERO_GRADIENTS} steps, so members "
                 "cannot be compared by them; make the network depend on its input (dead units? a detached input?)."

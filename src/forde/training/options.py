@@ -52,7 +52,8 @@ class Optimization:
     """In how many parts each batch is computed, to need the memory of a part only. The gradient is that of the whole
     batch, repulsion included, on every engine; where members repel, all parts but one make their forward pass twice.
     BatchNorm normalises each part by itself, which one line says, and dropout draws other numbers.
-    Losses and representations must not couple samples: what does is an error."""
+    Class weights and ignored labels count as in the whole batch (not compiled). What else couples samples in losses and
+    representations is an error."""
     ema: float | None = None
     """Decay d of an average over the steps, a ← d a + (1 − d) θ, such as 0.999: validation and the trained ensemble are
     of the averages a, weights and running statistics (BatchNorm); training goes on from θ. None for no average."""
@@ -71,6 +72,10 @@ class Optimization:
             )
         if self.scheduler_every not in (None, *(choices := ("epoch", "step"))):
             raise unknown_name("scheduler_every", self.scheduler_every, choices)
+
+
+HIGHER_IS_BETTER = {"accuracy": True, **dict.fromkeys(("nll", "brier", "ece", "rmse", "crps", "loss"), False)}
+"""Of the metrics of an ensemble, by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +99,27 @@ class Validation:
     every: int = 1
     """Measure after every so many epochs, and after the last one."""
     measures: Callable[[Tensor, Tensor], Mapping[str, float]] | None = None
-    """What is measured in place of forde's metrics, from outputs `[M, N, ...]` and targets `[N, ...]`. Less is
-    better of the one that `monitor` names, unless that is accuracy."""
+    """What is measured in place of forde's metrics, from outputs `[M, N, ...]` and targets `[N, ...]`: numbers by name,
+    of which `monitor` names one."""
+    mode: Literal["min", "max"] | None = None
+    """Whether less or more is better of what `monitor` names; of your own `measures` it must be said."""
 
     def __post_init__(self) -> None:
         whole_number("every", self.every, at_least=1)
         if self.patience is not None:
             whole_number("patience", self.patience, at_least=1)
+        if self.mode not in (None, *(choices := ("min", "max"))):
+            raise unknown_name("mode", self.mode, choices)
+        known = HIGHER_IS_BETTER.get(self.monitor)
+        if self.mode is None and known is None and self.measures is not None:
+            raise FordeError(
+                f"monitor='{self.monitor}' is a measure of your own, of which forde does not know which way is better; "
+                "say mode='max' if more is better, or mode='min'."
+            )
+        if self.mode is not None and self.measures is None and known not in (None, self.mode == "max"):
+            raise FordeError(
+                f"mode is '{self.mode}', but of {self.monitor} {'more' if known else 'less'} is better; leave mode out."
+            )
         if self.data is None:
             raise FordeError("Validation needs data, or the share of the training data to hold out, such as 0.2.")
         if isinstance(self.data, (bool, int, float)) and not (self.data is not True and 0 < self.data < 1):
@@ -108,6 +127,11 @@ class Validation:
                 f"validation is {self.data!r}, but data, or a share of the training data between 0 and 1, was "
                 "expected; pass validation=0.2 to hold out a fifth."
             )
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Of what `monitor` names."""
+        return HIGHER_IS_BETTER.get(self.monitor, False) if self.mode is None else self.mode == "max"
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,11 @@ def inputs_feed(data: Any, ensemble: Ensemble, *, batch_size: int) -> Feed:
     elif isinstance(data, (tuple, list)) and 1 <= len(data) <= 2 and not isinstance(data[0], (int, float)):
         data = data[0]
     x = as_inputs(data)
+    if isinstance(x, Tensor) and x.dim() == 0:
+        raise FordeError(
+            "it is a single number, but inputs were expected; pass data, or take the method's repulsion_fraction "
+            "for a part of the batch."
+        )
     if len(x) == 0:
         raise FordeError("the data is empty; pass at least one sample.")
     refuse_not_finite(x)

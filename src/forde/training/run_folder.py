@@ -341,6 +341,6 @@ class RunFolder:
                 path, len(records), outcome.epochs,
             )  # fmt: skip
         device = ensemble.device
-        saving.load_weights(self.folder / ENSEMBLE, ensemble)
+        ensemble.load_weights(self.folder / ENSEMBLE)
         ensemble.to(device)
         return records, outcome

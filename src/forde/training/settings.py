@@ -160,6 +160,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         checked_callbacks(self.reporting.callbacks)
+        if self.callback is not None and not callable(self.callback):
+            raise FordeError(
+                f"callback is a {type(self.callback).__name__}, but a function of each epoch's record was expected; "
+                "give objects with methods as callbacks=[...]."
+            )
         whole_number("seed", self.seed, at_least=0)
         whole_number("epochs", self.epochs, at_least=1)
         whole_number("batch_size", self.batch_size, at_least=1)
@@ -204,6 +209,7 @@ class Settings:
         return {
             "share": share, "monitor": given.monitor, "patience": given.patience, "restore_best": given.restore_best,
             **({} if given.every == 1 else {"every": given.every}), **measures,
+            **({} if given.mode is None else {"mode": given.mode}),
         }  # fmt: skip
 
     def how(self, device: torch.device, shape: Shape) -> dict[str, Any]:
@@ -225,6 +231,15 @@ ELSEWHERE = {
     "weight_decay": "the method's: forde.method(name, weight_decay=...)",
     **dict.fromkeys(("accelerator", "gpus"), "device"),
     **dict.fromkeys(("enable_progress_bar", "disable_tqdm", "progress_bar"), "verbose"),
+    **dict.fromkeys(("max_grad_norm", "gradient_clip_val"), "clip_norm"),
+    **dict.fromkeys(("gradient_accumulation_steps", "accumulate_grad_batches"), "accumulate"),
+    **dict.fromkeys(("train_batch_size", "per_device_train_batch_size"), "batch_size"),
+    **dict.fromkeys(("early_stopping", "early_stopping_patience", "n_iter_no_change"), "patience, beside validation"),
+    **dict.fromkeys(("monitor_metric", "metric_for_best_model"), "monitor, beside validation"),
+    **dict.fromkeys(("load_best_model_at_end", "restore_best_weights"), "restore_best, beside validation"),
+    **dict.fromkeys(("lr_scheduler", "lr_scheduler_type", "warmup_steps", "warmup_ratio"), "scheduler"),
+    **dict.fromkeys(("ckpt_path", "resume_from_checkpoint"), "resume=True, beside a folder as run"),
+    **dict.fromkeys(("num_workers", "shuffle", "collate_fn", "sampler"), "the DataLoader's, which is given as data"),
 }
 """What other libraries call it, too far from our word to be found as a misspelling."""
 FLAT = tuple(name for name in Settings.__dataclass_fields__ if name not in Groups.__annotations__)

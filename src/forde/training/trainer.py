@@ -56,7 +56,7 @@ from forde.training.run_log import silent
 from forde.training.running import conclude, train
 from forde.training.schedule import Length, SchedulerFactory, Watched
 from forde.training.settings import Settings, grouped
-from forde.training.validating import HIGHER_IS_BETTER, Validator
+from forde.training.validating import Validator
 from forde.turns import turn
 
 log = logging.getLogger(__name__)
@@ -126,8 +126,8 @@ def fit(
             settings that decide the result must be as they were; device, engine and memory may be others.
         optimization: how gradients become steps: `Optimization(clip_norm, accumulate, ema, scheduler_every)`.
         validation: data to judge the ensemble by after each epoch, the share of `data` to hold out for it (0.2), or
-            `Validation(data, monitor, patience, restore_best, every, measures)`. The ensemble ends as after its best
-            epoch.
+            `Validation(data, monitor, patience, restore_best, every, measures, mode)`. The ensemble ends as after its
+            best epoch.
         batches: how data become batches: `Batching(drop_last, augmentation, independent, repel_on)`. With
             `repel_on=x` members are compared on other data than the batch.
         execution: how steps are carried out: `Execution(memory, mesh, non_finite)`.
@@ -303,7 +303,7 @@ def _loop(
     repel_on: RepulsionFeed | None,
 ) -> Loop:
     optimization = settings.optimization
-    watched = None if validator is None else Watched(validator.key, validator.options.monitor in HIGHER_IS_BETTER)
+    watched = None if validator is None else Watched(validator.key, validator.options.higher_is_better)
     length, average = Length(settings.epochs, feed.steps()), None
     optimizer, schedule = make_optimizer(
         step, method, length=length, lr=settings.lr, optimizer=settings.optimizer,

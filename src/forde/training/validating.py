@@ -23,21 +23,20 @@ from forde.training.options import Validation
 
 MEASURED = ("nll", "accuracy", "brier", "ece", "rmse", "crps")
 """What a record has, of what there is for the kind of prediction."""
-HIGHER_IS_BETTER = frozenset({"accuracy"})
 PREFIX = "validation_"
 ROWS = 512
 """Samples in a batch, as in `Ensemble.predict`; batches of a loader stay as they are."""
 
 
-def is_better(value: float, best: float | None, monitor: str) -> bool:
+def is_better(value: float, best: float | None, *, higher: bool) -> bool:
     """Whether a value of a metric beats the best one so far; one that is not a number never does.
 
-    >>> is_better(0.3, 0.4, "nll"), is_better(0.3, 0.4, "accuracy"), is_better(math.nan, None, "nll")
+    >>> is_better(0.3, 0.4, higher=False), is_better(0.3, 0.4, higher=True), is_better(math.nan, None, higher=False)
     (True, False, False)
     """
     if math.isnan(value) or best is None:
         return not math.isnan(value)
-    return value > best if monitor in HIGHER_IS_BETTER else value < best
+    return value > best if higher else value < best
 
 
 class Validator:
@@ -104,7 +103,7 @@ class Validator:
     def note(self, epoch: int, record: Record) -> str | None:
         """Take an epoch's record into account; returns why training should stop, or None."""
         value = record[self.key]
-        if is_better(value, self.best, self.options.monitor):
+        if is_better(value, self.best, higher=self.options.higher_is_better):
             self.best, self.best_epoch, self.since_best = value, epoch, 0
             if self._keeps:
                 self.kept = {
@@ -159,8 +158,11 @@ class Validator:
         if not outputs:
             raise FordeError("the validation data is empty; pass at least one sample.")
         together, y = torch.cat(outputs, dim=1), torch.cat(targets)
+        if most is not None:
+            self.ensemble.likelihood.check_output(together[0], y)
+            self.ensemble.likelihood.check_labels(together[0], y)
         own = self.options.measures
-        return scored(self.ensemble, together, y) if own is None else dict(own(together, y))
+        return scored(self.ensemble, together, y) if own is None else _as_numbers(own(together, y))
 
     def _batches(self) -> Iterator[tuple[Input, Tensor]]:
         """Arguments on the members' device, and targets."""
@@ -192,6 +194,26 @@ def scored(ensemble: Ensemble, outputs: Tensor, y: Tensor) -> dict[str, float]:
         return {"loss": float(torch.stack([likelihood.loss(output, y) for output in outputs]).mean())}
     found = score(prediction, y, ignore_index=getattr(likelihood, "ignore_index", None))
     return {name: found[name] for name in MEASURED if name in found}
+
+
+def _as_numbers(measured: Any) -> dict[str, float]:
+    """What a function of the user's own has measured, if it can be recorded.
+
+    >>> _as_numbers({"f1": torch.tensor(0.5)})
+    {'f1': 0.5}
+    """
+    if not isinstance(measured, Mapping):
+        raise FordeError(
+            f"measures= returned a {type(measured).__name__}, but numbers by name were expected, such as "
+            "{'f1': 0.5}; let it return a dict."
+        )
+    try:
+        return {str(name): float(value) for name, value in measured.items()}
+    except (TypeError, ValueError, RuntimeError):
+        kinds = {str(name): type(value).__name__ for name, value in measured.items()}
+        raise FordeError(
+            f"measures= returned {kinds}, but one number for each name was expected; take a mean, or call float()."
+        ) from None
 
 
 @torch.no_grad()
