@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -94,7 +95,7 @@ def run_in_processes(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell)
         raise FordeError("--jobs needs joblib, which is not installed; run: pip install 'forde[cluster]'") from None
     threads = max(1, (os.cpu_count() or 1) // jobs)
     outcomes: dict[str, Outcome] = {}
-    work = (delayed(_run_alone)(cell, place, threads) for cell in cells)
+    work = (delayed(_run_alone)(cell, replace(place, shared=True), threads) for cell in cells)
     try:
         for outcome in Parallel(n_jobs=jobs, return_as="generator_unordered", pre_dispatch="n_jobs")(work):
             tell(outcome)
