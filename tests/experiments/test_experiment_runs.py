@@ -17,10 +17,15 @@ from forde.data.inputs import normalise
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.evaluation import accuracy, ece, mixture, nll
-from forde.experiments import running
+from forde.experiments import experiments, running
+from forde.experiments.budgets import budget
+from forde.experiments.cells import Cell, options_of
+from forde.experiments.estimates import COMPILING, program_of, seconds_of
 from forde.experiments.image_cells import gradient_distances
 from forde.experiments.image_data import test_sets as sets_of
 from forde.experiments.image_data import training_images
+from forde.experiments.paper import image_cell
+from forde.experiments.places import Place
 from forde.experiments.results import path_of, read_result
 from forde.experiments.running import Outcome, is_done, run_cell
 from forde.experiments.slurm import parse, run_on_cluster
@@ -183,16 +188,66 @@ def test_a_training_goes_on_after_the_time_limit_as_if_nothing_had_happened(tmp_
     assert not list((parts / "runs").iterdir())
 
 
+def test_a_falling_strength_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Stopped after each epoch, and against `fit` with the same weights written out."""
+    cell = small_cell("forde", epochs=3, options=options_of(strength=30, last_strength=0, repulsion_fraction=0.25))
+    parts, over = tmp_path / "parts", here(tmp_path / "parts", deadline=time.time() - 1)
+    assert [run_cell(cell, over).status for _ in range(3)] == ["interrupted", "interrupted", "done"]
+    content = read_result(path_of(cell, parts / "cells")).content
+    from forde.experiments.networks import network
+
+    ensemble = Ensemble(network("mlp-16", (8, 8, 1), 10), 3, seed=0)
+    chosen = method("forde", repulsion_fraction=0.25, repulsion_weight=lambda epoch: (30.0, 20.0, 10.0)[epoch])
+    history = fit(ensemble, chosen, training_images(cell, over), epochs=3, batch_size=64, lr=0.1, seed=0, verbose=False)
+    for name in ("loss", "repulsion"):
+        assert [one[name] for one in content["history"]] == pytest.approx(history[name], rel=1e-4)
+    assert history["repulsion"][0] > 1.5 * history["repulsion"][2] > 0
+
+
 def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
     outcomes = run_in_order([small_cell(), small_cell("lit")], here(tmp_path, deadline=time.time() - 1), silent)
     assert [one.status for one in outcomes] == ["left", "left"] and not (tmp_path / "runs").exists()
 
 
-def test_short_cells_on_a_gpu_keep_no_checkpoints(tmp_path: Path) -> None:
-    from forde.experiments.budgets import budget
-    from forde.experiments.paper import image_cell
-    from forde.experiments.places import Place
+def minutes_on_a_gpu(
+    cells: list[Cell], minutes: float, monkeypatch: pytest.MonkeyPatch, folder: Path, slower: float = 1.0
+) -> tuple[list[Outcome], float]:
+    """Outcomes, and seconds that are left, where each cell takes what is expected of it, or `slower` times that."""
+    clock, seen = [0.0], set[object]()
 
+    def run(cell: Cell, place: Place) -> Outcome:
+        took = slower * seconds_of(cell) + (COMPILING if program_of(cell) not in seen else 0.0)
+        seen.add(program_of(cell))
+        clock[0] += took
+        return Outcome(cell, "done", "", took)
+
+    monkeypatch.setattr("forde.experiments.places.time.time", lambda: clock[0])
+    monkeypatch.setattr("forde.experiments.sweeps.run_cell", run)
+    outcomes = run_in_order(cells, Place(folder, "cuda", deadline=60 * minutes), silent)
+    return outcomes, 60 * minutes - clock[0]
+
+
+def test_minutes_on_a_gpu_are_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would end too late is left, and a shorter cell from further down is taken."""
+    plan = list(experiments()["plan"].cells(budget("short")))[7:]
+    outcomes, left = minutes_on_a_gpu(plan, 9.0, monkeypatch, tmp_path)
+    done = [outcome.cell for outcome in outcomes if outcome.status == "done"]
+    assert [outcome.cell for outcome in outcomes] == plan
+    assert done[:6] == plan[:6] and 0 <= left < min(seconds_of(cell) for cell in plan)
+    pca, forde, swag = (image_cell(budget("short"), "cifar10", name, 0) for name in ("forde-pca", "forde", "swag"))
+    seconds = seconds_of(forde) + COMPILING + 1
+    outcomes, left = minutes_on_a_gpu([pca, forde, swag], seconds / 60, monkeypatch, tmp_path)
+    assert [outcome.status for outcome in outcomes] == ["left", "done", "left"] and left == pytest.approx(1)
+
+
+def test_a_slow_gpu_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is begun that would not end, once a cell has shown how long they take here."""
+    cells = [image_cell(budget("short"), "cifar10", "forde", seed) for seed in range(9)]
+    outcomes, left = minutes_on_a_gpu(cells, 9.0, monkeypatch, tmp_path, slower=1.5)
+    assert [outcome.status for outcome in outcomes] == ["done"] * 4 + ["left"] * 5 and left >= 0
+
+
+def test_short_cells_on_a_gpu_keep_no_checkpoints(tmp_path: Path) -> None:
     gpu = Place(tmp_path, "cuda")
     short, full = (image_cell(budget(name), "cifar10", "forde-pca", 0) for name in ("short", "long"))
     assert not keeps_run(short, gpu) and keeps_run(full, gpu) and keeps_run(short, here(tmp_path))
