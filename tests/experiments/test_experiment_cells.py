@@ -218,6 +218,11 @@ def test_draws_of_one_network_are_expected_to_take_their_time() -> None:
     """SWAG passes over the training data for each draw; without draws it is one network's training."""
     many = image_cell(budget("short"), "cifar10", "swag", 0)
     assert seconds_of(many) > seconds_of(replace(many, members=10)) + 20 * 3.0
+    draws, members = (
+        next(cell for cell in cells_of("fig-transfer", "short") if cell.method == name) for name in ("swag", "lit")
+    )
+    longer = [seconds_of(replace(cell, epochs=2 * cell.epochs)) - seconds_of(cell) for cell in (draws, members)]
+    assert longer[0] < longer[1] / 5
 
 
 def test_expected_times_follow_the_work() -> None:

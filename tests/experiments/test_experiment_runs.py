@@ -17,8 +17,8 @@ from forde.data.inputs import normalise
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.evaluation import accuracy, ece, mixture, nll
-from forde.experiments import experiments, running
-from forde.experiments.budgets import budget
+from forde.experiments import experiments, running, sweeps
+from forde.experiments.budgets import adjusted, budget
 from forde.experiments.cells import Cell, options_of
 from forde.experiments.estimates import COMPILING, program_of, seconds_of
 from forde.experiments.image_cells import gradient_distances
@@ -245,6 +245,16 @@ def test_a_slow_gpu_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     cells = [image_cell(budget("short"), "cifar10", "forde", seed) for seed in range(9)]
     outcomes, left = minutes_on_a_gpu(cells, 9.0, monkeypatch, tmp_path, slower=1.5)
     assert [outcome.status for outcome in outcomes] == ["done"] * 4 + ["left"] * 5 and left >= 0
+
+
+def test_processes_on_a_gpu_begin_no_cell_that_would_end_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = experiments()["fig-transfer"].cells(adjusted(budget("short"), backbone="lite0"))[0]
+    monkeypatch.setattr(sweeps, "run_cell", lambda cell, place: Outcome(cell, "done", ""))
+    for more, status in ((-1.0, "left"), (5.0, "done")):
+        place = Place(tmp_path, "cuda", deadline=time.time() + seconds_of(cell) + more)
+        assert sweeps._run_alone(cell, place, torch.get_num_threads()).status == status
 
 
 def test_short_cells_on_a_gpu_keep_no_checkpoints(tmp_path: Path) -> None:

@@ -25,8 +25,11 @@ DRAWN = {"swag": 2.0}
 MODELS = {"wrn16_4": 0.6, "preact_resnet18": 1.0, "resnet18": 1.0, "resnet18-w8": 0.25, "resnet18-w16": 0.25,
           "resnet18-w32": 0.4, "resnet18-w128": 3.5}  # fmt: skip
 """A network's step in ResNet18's."""
-TOY_EPOCH, FEATURES_EPOCH = 0.015, 0.8
-"""Seconds of an epoch of the toy networks on a CPU, and of ten perceptrons on 50,000 features."""
+TOY_EPOCH, FEATURES_EPOCH = 0.015, 0.16
+"""Seconds of an epoch of the toy networks on a CPU, and of ten perceptrons on 50,000 features: 195 steps of 0.78 ms
+(`docs/performance.md`)."""
+FEATURES_EVALUATION = 1.0
+"""Seconds of a perceptron on 95 corrupted test sets of features. Not measured yet."""
 
 
 def seconds_of(cell: Cell) -> float:
@@ -41,7 +44,8 @@ def seconds_of(cell: Cell) -> float:
     if cell.kind in ("regression-1d", "classification-2d"):
         return TOY_EPOCH * cell.epochs
     if cell.kind == "features":
-        return FIXED + cell.epochs * FEATURES_EPOCH * cost_of(cell)
+        trained = ONE_NETWORK.get(cell.method, cell.members * cost_of(cell)) / 10
+        return FIXED + cell.epochs * FEATURES_EPOCH * trained + cell.members * FEATURES_EVALUATION
     steps = STEPS.get(cell.data, 390)
     pixels = 4.0 if cell.data == "tinyimagenet" else 1.0
     slower = 2.0 if cell.precision == "float32" else 1.0

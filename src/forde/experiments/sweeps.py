@@ -111,6 +111,7 @@ def _run_alone(cell: Cell, place: Place, threads: int) -> Outcome:
     torch.set_num_threads(threads)
     if is_done(cell, place):
         return Outcome(cell, "there", "is there")
-    if place.left <= 0:
-        return Outcome(cell, "left", "the time is over")
+    expected = seconds_of(cell)
+    if place.left <= (expected if place.on_gpu and not keeps_run(cell, place) else 0.0):
+        return Outcome(cell, "left", f"would take about {expected:.0f} s")
     return run_cell(cell, place)
