@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from forde.data.inputs import normalise
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.evaluation import accuracy, ece, mixture, nll
-from forde.experiments import experiments, running, sweeps
+from forde.experiments import experiments, feature_data, running, sweeps
 from forde.experiments.budgets import adjusted, budget
 from forde.experiments.cells import Cell, options_of
 from forde.experiments.estimates import COMPILING, program_of, seconds_of
@@ -285,7 +286,7 @@ def test_features_of_a_folder(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     generator = torch.Generator().manual_seed(0)
-    folder = tmp_path / "lite0" / "cifar10"
+    folder = tmp_path / "lite0" / "centres"
     centres = 2 * torch.randn(4, 6, generator=generator)
     noises = {"train": 0.5, "test": 0.5, "corrupted/fog-2": 1.5, "shifted/cinic10": 1.0, "foreign/noise": 5.0}
     for name, noise in noises.items():
@@ -293,16 +294,18 @@ def test_features_of_a_folder(tmp_path: Path) -> None:
         features = centres[labels] + noise * torch.randn(200, 6, generator=generator)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         save_file({"features": features, "labels": labels}, folder / f"{name}.safetensors")
-    cell = small_cell("forde-pca", kind="features", data="cifar10@lite0", model="mlp-bn-16", epochs=4)
+    cell = small_cell("forde-pca", kind="features", data="centres@lite0", model="mlp-bn-16", epochs=4)
     place = here(tmp_path, features=tmp_path / "lite0")
     outcome = run_cell(cell, place)
     assert outcome.status == "done", outcome.line
     content = read_result(path_of(cell, place.cells)).content
     assert content["clean"]["accuracy"] > 0.9 > content["corruptions"]["fog"]["2"]["accuracy"] > 0.3
     assert set(content["shifted"]) == {"cinic10"} and 0 <= content["foreign"]["noise"]["epistemic"] < 1.4
+    folder.rename(folder.with_name("cifar10"))
+    with pytest.raises(FordeError, match=r"train.safetensors' holds features of 200 images, but cifar10 has 50,000"):
+        feature_data.feature_sets(replace(cell, data="cifar10@lite0"), place)
+    folder.with_name("cifar10").rename(folder)
     (folder / "corrupted" / "fog-2.safetensors").write_bytes(b"nonsense")
-    from forde.experiments import feature_data
-
     feature_data._sets.cache_clear()
     with pytest.raises(FordeError, match=r"fog-2.safetensors' holds no features"):
         feature_data.feature_sets(cell, place)
@@ -315,7 +318,6 @@ def test_features_that_forde_features_made(tmp_path: Path) -> None:
     from torch import nn
 
     from forde.data.features import Backbone, Preprocessing, feature_sets, fill
-    from forde.experiments import feature_data
 
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
     backbone = Backbone("own", network, Preprocessing((8, 8), (0.5,), (0.5,)))
