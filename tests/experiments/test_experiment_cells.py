@@ -56,6 +56,17 @@ def test_labels_tell_settings_apart(name: str, level: str) -> None:
         assert len(groups) == len({cell.setting for cell in cells if cell.data == data})
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_claims_are_about_settings_that_there_are(name: str) -> None:
+    """At the full budget: a claim about a label that no cell has would be called not tested for ever."""
+    each = experiments()[name]
+    labels = {each.label(cell) for cell in cells_of(name, "full")}
+    named = {label for claim in each.claims for one in claim.comparisons for label in (one.first, one.second)}
+    assert named <= labels
+    assert {claim.data for claim in each.claims} <= {None, *(cell.data for cell in cells_of(name, "full"))}
+    assert len({claim.text for claim in each.claims}) == len(each.claims)
+
+
 def test_the_name_ends_in_a_hash_of_what_is_not_default() -> None:
     cell = image_cell(budget("short"), "cifar10", "deep-ensemble", 0)
     identity = {

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from forde.experiments.budgets import Budget
+from forde.experiments.budgets import Budget, budget
 from forde.experiments.cell_methods import LAST_STRENGTH
 from forde.experiments.cells import Cell
+from forde.experiments.claims import Claim, better
 from forde.experiments.outputs import CostTable, Figure, ScoreTable
 from forde.experiments.paper import OTHERS, image_cell, label_of, table
 from forde.experiments.registry import register
+from forde.experiments.table_claims import CORRUPTED, OURS
 
 LOG_PROB = "forde"
 Point = tuple[str, dict[str, Any]]
@@ -80,19 +82,43 @@ def part_in_words(options: dict[str, Any]) -> str:
     return f"{f', 1/{1 / part:g} of the batch' if part < 1 else ''}{f', every {every} steps' if every > 1 else ''}"
 
 
-@register("frontier", Figure("frontier"), ScoreTable(), CostTable(), label=label)
-def frontier(budget: Budget) -> list[Cell]:
+def judged(point: Point) -> tuple[Claim, ...]:
+    """What would make a setting the recipe's own: a gain under corruption that costs nothing on clean data."""
+    name = label(image_cell(budget("short"), "cifar10", point[0], 0, options=point[1]))
+    return (
+        Claim(
+            f"{name}, is more robust than deep ensembles (cA, cNLL, cECE).",
+            tuple(one for score in CORRUPTED for one in better(score, name, "deep-ensemble")),
+            OURS,
+        ),
+        Claim(
+            f"{name}, loses nothing significant on clean data (accuracy, NLL).",
+            (*better("accuracy", "deep-ensemble", name), *better("nll", "deep-ensemble", name)),
+            OURS,
+            denied=True,
+        ),
+    )
+
+
+CANDIDATES = (*map(on_a_quarter, STRENGTHS[:SEVERAL]), *FALLING, *BETWEEN)
+
+
+@register(
+    "frontier", Figure("frontier"), ScoreTable(), CostTable(), label=label,
+    claims=[claim for point in CANDIDATES for claim in judged(point)],
+)  # fmt: skip
+def frontier(level: Budget) -> list[Cell]:
     """Ours: clean NLL against cNLL as the strength grows, for logit and log-probability, whole batch and parts."""
     quarter = [on_a_quarter(strength) for strength in STRENGTHS]
-    several, one = budget.seeds_of(closely=True), budget.seeds_of(closely=False)
+    several, one = level.seeds_of(closely=True), level.seeds_of(closely=False)
 
     def cells(points: Any, seeds: tuple[int, ...]) -> list[Cell]:
-        return [image_cell(budget, "cifar10", method, s, options=options) for s in seeds for method, options in points]
+        return [image_cell(level, "cifar10", method, s, options=options) for s in seeds for method, options in points]
 
     return [
         *cells(quarter, several[:1]),
         *cells(POINTS, one),
         *cells(quarter[:SEVERAL], several[1:]),
-        *table(budget, "cifar10", ["deep-ensemble", "forde-pca"]),
-        *table(budget, "cifar10", OTHERS),
+        *table(level, "cifar10", ["deep-ensemble", "forde-pca"]),
+        *table(level, "cifar10", OTHERS),
     ]
