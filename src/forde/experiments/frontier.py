@@ -118,7 +118,7 @@ def frontier(level: Budget) -> list[Cell]:
     return [
         *cells(quarter, several[:1]),
         *cells(POINTS, one),
-        *cells([*quarter[:SEVERAL], FALLING[0]], several),
+        *cells([*quarter[:SEVERAL], *FALLING], several),
         *table(level, "cifar10", ["deep-ensemble", "forde-pca"]),
         *table(level, "cifar10", OTHERS),
     ]
