@@ -138,6 +138,10 @@ def test_figures_are_written(tmp_path: Path) -> None:
     maps = [run_classification(name, settings=replace(CLASSIFICATION, epochs=2, grid=21)) for name in METHODS[:2]]
     for path in (draw_figure_2(lines, tmp_path / "new" / "figure2.png"), draw_figure_3(maps, tmp_path / "figure3.png")):
         assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
+    # Drawn again they are the same to the byte, so that a report changes no file without cause.
+    for kind in ("png", "svg", "pdf"):
+        first, again = (draw_figure_3(maps, tmp_path / f"{name}.{kind}").read_bytes() for name in "ab")
+        assert first == again, kind
 
 
 # --- claims, over several seeds: same network, optimizer, epochs and prior for all methods

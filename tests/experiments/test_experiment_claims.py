@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_cells import group_of, made_up, small_cell
 
-from forde.experiments.claims import Claim, Comparison, better, compare, judge
+from forde.experiments.claims import Claim, Comparison, better, compare, judge, judged_all
 from forde.experiments.groups import Group, grouped, number, spread
 from forde.report import cost_tables, score_tables
 from forde.report.claims import summary
@@ -96,6 +96,12 @@ def test_a_claim_of_no_gain() -> None:
     assert judge(Claim("", better("nll", "c", "a"), denied=True), trio()).verdict == "does not hold"
     single = {"a": group_of("a", nll=[0.1]), "b": group_of("b", nll=[0.9])}
     assert judge(Claim("", better("nll", "a", "b"), denied=True), single).verdict == "not significant"
+
+
+def test_claims_about_one_data_set_are_judged_there_alone() -> None:
+    claims = [Claim("everywhere", better("nll", "a", "b")), Claim("one", better("nll", "a", "b"), data="cifar100")]
+    found = {data: [each.claim.text for each in judged_all(claims, trio(), data)] for data in ("cifar10", "cifar100")}
+    assert found == {"cifar10": ["everywhere"], "cifar100": ["everywhere", "one"]}
 
 
 def test_the_comparison_that_decides_is_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,15 @@ from forde.data.inputs import normalise
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.evaluation import accuracy, ece, mixture, nll
-from forde.experiments import running
+from forde.experiments import experiments, feature_data, running, sweeps
+from forde.experiments.budgets import adjusted, budget
+from forde.experiments.cells import Cell, options_of
+from forde.experiments.estimates import COMPILING, program_of, seconds_of
 from forde.experiments.image_cells import gradient_distances
 from forde.experiments.image_data import test_sets as sets_of
 from forde.experiments.image_data import training_images
+from forde.experiments.paper import image_cell
+from forde.experiments.places import Place
 from forde.experiments.results import path_of, read_result
 from forde.experiments.running import Outcome, is_done, run_cell
 from forde.experiments.slurm import parse, run_on_cluster
@@ -183,16 +189,76 @@ def test_a_training_goes_on_after_the_time_limit_as_if_nothing_had_happened(tmp_
     assert not list((parts / "runs").iterdir())
 
 
+def test_a_falling_strength_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Stopped after each epoch, and against `fit` with the same weights written out."""
+    cell = small_cell("forde", epochs=3, options=options_of(strength=30, last_strength=0, repulsion_fraction=0.25))
+    parts, over = tmp_path / "parts", here(tmp_path / "parts", deadline=time.time() - 1)
+    assert [run_cell(cell, over).status for _ in range(3)] == ["interrupted", "interrupted", "done"]
+    content = read_result(path_of(cell, parts / "cells")).content
+    from forde.experiments.networks import network
+
+    ensemble = Ensemble(network("mlp-16", (8, 8, 1), 10), 3, seed=0)
+    chosen = method("forde", repulsion_fraction=0.25, repulsion_weight=lambda epoch: (30.0, 20.0, 10.0)[epoch])
+    history = fit(ensemble, chosen, training_images(cell, over), epochs=3, batch_size=64, lr=0.1, seed=0, verbose=False)
+    for name in ("loss", "repulsion"):
+        assert [one[name] for one in content["history"]] == pytest.approx(history[name], rel=1e-4)
+    assert history["repulsion"][0] > 1.5 * history["repulsion"][2] > 0
+
+
 def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
     outcomes = run_in_order([small_cell(), small_cell("lit")], here(tmp_path, deadline=time.time() - 1), silent)
     assert [one.status for one in outcomes] == ["left", "left"] and not (tmp_path / "runs").exists()
 
 
-def test_short_cells_on_a_gpu_keep_no_checkpoints(tmp_path: Path) -> None:
-    from forde.experiments.budgets import budget
-    from forde.experiments.paper import image_cell
-    from forde.experiments.places import Place
+def minutes_on_a_gpu(
+    cells: list[Cell], minutes: float, monkeypatch: pytest.MonkeyPatch, folder: Path, slower: float = 1.0
+) -> tuple[list[Outcome], float]:
+    """Outcomes, and seconds that are left, where each cell takes what is expected of it, or `slower` times that."""
+    clock, seen = [0.0], set[object]()
 
+    def run(cell: Cell, place: Place) -> Outcome:
+        took = slower * seconds_of(cell) + (COMPILING if program_of(cell) not in seen else 0.0)
+        seen.add(program_of(cell))
+        clock[0] += took
+        return Outcome(cell, "done", "", took)
+
+    monkeypatch.setattr("forde.experiments.places.time.time", lambda: clock[0])
+    monkeypatch.setattr("forde.experiments.sweeps.run_cell", run)
+    outcomes = run_in_order(cells, Place(folder, "cuda", deadline=60 * minutes), silent)
+    return outcomes, 60 * minutes - clock[0]
+
+
+def test_minutes_on_a_gpu_are_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would end too late is left, and a shorter cell from further down is taken."""
+    plan = list(experiments()["plan"].cells(budget("short")))[7:]
+    outcomes, left = minutes_on_a_gpu(plan, 9.0, monkeypatch, tmp_path)
+    done = [outcome.cell for outcome in outcomes if outcome.status == "done"]
+    assert [outcome.cell for outcome in outcomes] == plan
+    assert done[:6] == plan[:6] and 0 <= left < min(seconds_of(cell) for cell in plan)
+    pca, forde, swag = (image_cell(budget("short"), "cifar10", name, 0) for name in ("forde-pca", "forde", "swag"))
+    seconds = seconds_of(forde) + COMPILING + 1
+    outcomes, left = minutes_on_a_gpu([pca, forde, swag], seconds / 60, monkeypatch, tmp_path)
+    assert [outcome.status for outcome in outcomes] == ["left", "done", "left"] and left == pytest.approx(1)
+
+
+def test_a_slow_gpu_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is begun that would not end, once a cell has shown how long they take here."""
+    cells = [image_cell(budget("short"), "cifar10", "forde", seed) for seed in range(9)]
+    outcomes, left = minutes_on_a_gpu(cells, 9.0, monkeypatch, tmp_path, slower=1.5)
+    assert [outcome.status for outcome in outcomes] == ["done"] * 4 + ["left"] * 5 and left >= 0
+
+
+def test_processes_on_a_gpu_begin_no_cell_that_would_end_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = experiments()["fig-transfer"].cells(adjusted(budget("short"), backbone="lite0"))[0]
+    monkeypatch.setattr(sweeps, "run_cell", lambda cell, place: Outcome(cell, "done", ""))
+    for more, status in ((-1.0, "left"), (5.0, "done")):
+        place = Place(tmp_path, "cuda", deadline=time.time() + seconds_of(cell) + more)
+        assert sweeps._run_alone(cell, place, torch.get_num_threads()).status == status
+
+
+def test_short_cells_on_a_gpu_keep_no_checkpoints(tmp_path: Path) -> None:
     gpu = Place(tmp_path, "cuda")
     short, full = (image_cell(budget(name), "cifar10", "forde-pca", 0) for name in ("short", "long"))
     assert not keeps_run(short, gpu) and keeps_run(full, gpu) and keeps_run(short, here(tmp_path))
@@ -220,7 +286,7 @@ def test_features_of_a_folder(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     generator = torch.Generator().manual_seed(0)
-    folder = tmp_path / "lite0" / "cifar10"
+    folder = tmp_path / "lite0" / "centres"
     centres = 2 * torch.randn(4, 6, generator=generator)
     noises = {"train": 0.5, "test": 0.5, "corrupted/fog-2": 1.5, "shifted/cinic10": 1.0, "foreign/noise": 5.0}
     for name, noise in noises.items():
@@ -228,16 +294,18 @@ def test_features_of_a_folder(tmp_path: Path) -> None:
         features = centres[labels] + noise * torch.randn(200, 6, generator=generator)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         save_file({"features": features, "labels": labels}, folder / f"{name}.safetensors")
-    cell = small_cell("forde-pca", kind="features", data="cifar10@lite0", model="mlp-bn-16", epochs=4)
+    cell = small_cell("forde-pca", kind="features", data="centres@lite0", model="mlp-bn-16", epochs=4)
     place = here(tmp_path, features=tmp_path / "lite0")
     outcome = run_cell(cell, place)
     assert outcome.status == "done", outcome.line
     content = read_result(path_of(cell, place.cells)).content
     assert content["clean"]["accuracy"] > 0.9 > content["corruptions"]["fog"]["2"]["accuracy"] > 0.3
     assert set(content["shifted"]) == {"cinic10"} and 0 <= content["foreign"]["noise"]["epistemic"] < 1.4
+    folder.rename(folder.with_name("cifar10"))
+    with pytest.raises(FordeError, match=r"train.safetensors' holds features of 200 images, but cifar10 has 50,000"):
+        feature_data.feature_sets(replace(cell, data="cifar10@lite0"), place)
+    folder.with_name("cifar10").rename(folder)
     (folder / "corrupted" / "fog-2.safetensors").write_bytes(b"nonsense")
-    from forde.experiments import feature_data
-
     feature_data._sets.cache_clear()
     with pytest.raises(FordeError, match=r"fog-2.safetensors' holds no features"):
         feature_data.feature_sets(cell, place)
@@ -250,7 +318,6 @@ def test_features_that_forde_features_made(tmp_path: Path) -> None:
     from torch import nn
 
     from forde.data.features import Backbone, Preprocessing, feature_sets, fill
-    from forde.experiments import feature_data
 
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
     backbone = Backbone("own", network, Preprocessing((8, 8), (0.5,), (0.5,)))
@@ -272,7 +339,11 @@ def test_several_processes_give_the_same(tmp_path: Path) -> None:
     outcomes = {one.cell.name: one for one in run_in_processes(cells, together, 2, silent)}
     assert [outcomes[cell.name].status for cell in cells] == ["done", "failed", "done"]
     for cell in (cells[0], cells[2]):
-        assert numbers_of(path_of(cell, alone.cells)) == numbers_of(path_of(cell, together.cells))
+        one, other = path_of(cell, alone.cells), path_of(cell, together.cells)
+        assert numbers_of(one) == numbers_of(other)
+        # Beside each other on one machine, cells say nothing of what a step costs.
+        steps = [read_result(path).content["seconds"]["step"] for path in (one, other)]
+        assert steps[0] > 0 and steps[1] is None
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ import forde
 from forde.__main__ import main
 from forde.experiments import experiments, running
 from forde.experiments.budgets import budget
+from forde.experiments.estimates import COMPILING
 from forde.experiments.results import read_result, results_in
 from forde.report.pages import fill_page
 
@@ -177,12 +178,32 @@ def test_exit_codes_and_lines(
     assert in_process(monkeypatch, "table-cifar10", *SMALL, *out) == 0
 
 
+def test_a_dry_run_shows_expected_seconds_and_their_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parquet = tmp_path / "cifar10" / "test-00000.parquet"
+    parquet.parent.mkdir()
+    parquet.write_bytes(b"only looked for")
+    place = ("--budget", "short", "--data", tmp_path, "--out", tmp_path / "out", "--dry-run")
+    assert in_process(monkeypatch, "plan", *place, "--cells", "*-forde-*0.25-strength5-s*") == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    words = [line.split() for line in lines]
+    assert [each[-1] for each in words] == [
+        f"cifar10-resnet18-m5-e12-forde-repulsion_fraction0.25-strength5-s{seed}-{words[seed][-1][-8:]}"
+        for seed in range(3)
+    ]
+    seconds, totals = ([float(each[i]) for each in words] for i in (2, 4))
+    assert seconds[0] == seconds[1] + COMPILING and totals == pytest.approx(np.cumsum(seconds), abs=1.5)
+    assert last.startswith("3 of 3 cells to do, about ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["table-cifar11"], "did you mean 'table-cifar10'"),
         ([], "no experiment was named"),
         (["table-cifar10", "--methods", "fordo"], "unknown method of these experiments 'fordo'"),
+        (["table-cifar10", "--cells", "strength5"], "no cell's name fits 'strength5'; --dry-run shows the names"),
         (["table-cifar10", "--budget", "tiny"], "unknown budget 'tiny'"),
         (["table-cifar10", "--seeds", "x"], "whole numbers"),
         (["table-cifar100", "--data", "."], "no cell is left to run"),

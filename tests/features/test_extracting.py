@@ -40,9 +40,9 @@ def test_positions_are_averaged_or_the_first_is_taken() -> None:
     for pool, expected in (("first", z[:, 0]), ("mean", z.mean(1))):
         assert torch.allclose(features(Backbone("t", tokens, HALF, pool=pool), data).x, expected, atol=1e-5)  # type: ignore[arg-type]
     with pytest.raises(FordeError, match=r"shape \[23, 4, 4\].*pool='none'.*use pool='first'"):
-        features(Backbone("tokens", tokens, HALF), data)
+        features(Backbone("tokens", tokens, HALF), data, batch_size=N)
     with pytest.raises(FordeError, match=r"shape \[23, 10\].*use pool='none'"):
-        features(small(layer="", at="output", pool="first"), data)
+        features(small(layer="", at="output", pool="first"), data, batch_size=N)
 
 
 class _Swap(nn.Module):
@@ -121,7 +121,7 @@ def test_mistakes_are_said_in_a_sentence() -> None:
     with pytest.raises(FordeError, match=r"unknown value of at 'inputs'; did you mean 'input'?"):
         small(at="inputs")
     with pytest.raises(FordeError, match=r"\[23, 3, 8, 8\].*images.permute\(0, 2, 3, 1\)"):
-        features(small(), images().images.transpose(0, 3, 1, 2))
+        features(small(), images().images.transpose(0, 3, 1, 2), batch_size=N)
     with pytest.raises(FordeError, match=r"int64, but levels 0..255 as uint8"):
         features(small(), images().images.astype(np.int64))
     with pytest.raises(FordeError, match=r"23 samples and labels of shape \[22\]"):

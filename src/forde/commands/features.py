@@ -47,7 +47,7 @@ def features(
         typer.Option(help="float32, bfloat16 or float16 in the files; by default bfloat16 for bf16, else float32."),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images per batch; 256 on a GPU and 64 on a CPU if left out.")
+        int | None, typer.Option(min=1, help="Images per batch; 256 on a GPU and 16 on a CPU if left out.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random corruptions and of noise.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many images of each set.")] = None,

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,10 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder for cells, tables and figures.")] = Path("results"),
     methods: Annotated[str | None, typer.Option(help="Only these methods, as in deep-ensemble,forde-pca.")] = None,
     seeds: Annotated[str | None, typer.Option(help="These seeds, as in 0,1,2; if left out, the budget's.")] = None,
+    cells_: Annotated[
+        str | None,
+        typer.Option("--cells", help="Only cells whose name fits, as in '*-strength5-*' (--dry-run shows names)."),
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Where data sets are; FORDE_DATA if left out.")] = None,
     features: Annotated[
         Path | None, typer.Option(help="Folder of pretrained features, named after the backbone.")
@@ -73,7 +78,7 @@ def reproduce(
     place = _place(
         out, data=data, features=features, device=device, engine=engine, budget=budget, minutes=minutes, slurm=slurm
     )
-    cells = _only([cell for each in wanted for cell in each.cells(chosen)], methods)
+    cells = _only([cell for each in wanted for cell in each.cells(chosen)], methods, cells_)
     outcomes: list[Outcome] = []
     if not report and page is None:
         cells, reasons = runnable(cells, place)
@@ -133,25 +138,33 @@ def _place(
     )  # fmt: skip
 
 
-def _only(cells: Sequence[Cell], methods: str | None) -> list[Cell]:
-    if methods is None:
-        return list(cells)
-    wanted, known = methods.split(","), {cell.method for cell in cells}
+def _only(cells: Sequence[Cell], methods: str | None, pattern: str | None) -> list[Cell]:
+    wanted, known = [] if methods is None else methods.split(","), {cell.method for cell in cells}
     for name in wanted:
         if name not in known:
             raise unknown_name("method of these experiments", name, known)
-    return [cell for cell in cells if cell.method in wanted]
+    found = [cell for cell in cells if not wanted or cell.method in wanted]
+    fitting = [cell for cell in found if pattern is None or fnmatchcase(cell.name, pattern)]
+    if found and not fitting:
+        raise FordeError(
+            f"no cell's name fits '{pattern}'; --dry-run shows the names, and * stands for any characters."
+        )
+    return fitting
 
 
 def _show(cells: Sequence[Cell], place: Place) -> None:
-    from forde.experiments.estimates import seconds_of
+    """Each cell with its expected seconds, and those of all that are to do up to it."""
+    from forde.experiments.estimates import timetable
     from forde.experiments.results import path_of
     from forde.progress import duration
 
     todo = [cell for cell in cells if not path_of(cell, place.cells).exists()]
+    seconds, total = dict(timetable(todo)), 0.0
     for cell in cells:
-        typer.echo(f"{'to do' if cell in todo else 'done':7}{cell.name}")
-    typer.echo(f"{len(todo)} of {len(cells)} cells to do, about {duration(sum(map(seconds_of, todo)))} on one H200")
+        total += seconds.get(cell, 0.0)
+        times = f"{seconds[cell]:6.0f} s {total:7.0f} s" if cell in seconds else " " * 18
+        typer.echo(f"{'to do' if cell in seconds else 'done':7}{times}  {cell.name}")
+    typer.echo(f"{len(todo)} of {len(cells)} cells to do, about {duration(total)} on one H200")
 
 
 def _run(

@@ -42,6 +42,8 @@ class Claim:
     """How many must hold."""
     denied: bool = False
     """The claim is that there is no significant gain."""
+    data: str | None = None
+    """The data set that it is about; None for all of the experiment."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,9 @@ def _verdict(claim: Claim, tested: Sequence[Judged]) -> Verdict:
     return "holds" if holding == len(tested) else "does not hold" if contrary else "not significant"
 
 
-def judged_all(claims: Sequence[Claim], groups: Mapping[str, Group]) -> list[Finding]:
-    """The verdicts on all claims."""
-    return [judge(claim, groups) for claim in claims]
+def judged_all(claims: Sequence[Claim], groups: Mapping[str, Group], data: str) -> list[Finding]:
+    """The verdicts on all claims that are about a data set."""
+    return [judge(claim, groups) for claim in claims if claim.data in (None, data)]
 
 
 def _favour(judged: Judged) -> float:

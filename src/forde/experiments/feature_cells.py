@@ -52,7 +52,7 @@ def run_features(cell: Cell, place: Place) -> dict[str, Any]:
         "seconds": {
             "training": trained.seconds,
             "evaluation": time.perf_counter() - started,
-            "step": step_seconds(trained.history.records, max(1, len(x) // cell.batch_size)),
+            "step": None if place.shared else step_seconds(trained.history.records, max(1, len(x) // cell.batch_size)),
         },
         "data": {"training": len(x), "test": len(sets.test[1]), "source": sets.source, "print": array_name(x, y)},
         "notes": trained.notes,

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from forde.corruptions import NAMES
+from forde.data.catalogue import CATALOGUE
 from forde.errors import FordeError
 from forde.experiments.cells import Cell
 from forde.experiments.places import Place
@@ -50,7 +51,24 @@ def feature_sets(cell: Cell, place: Place) -> FeatureSets:
         raise FordeError(
             f"features of {cell.data} are needed; make them with `forde features`, and give their folder as --features."
         )
-    return _sets(place.features / cell.data.partition("@")[0])
+    folder = place.features / cell.data.partition("@")[0]
+    sets = _sets(folder)
+    _refuse_parts(sets, folder)
+    return sets
+
+
+def _refuse_parts(sets: FeatureSets, folder: Path) -> None:
+    """A cell's name says which data set it is, so its features must be those of all images."""
+    known = CATALOGUE.get(folder.name)
+    found = {"train": sets.train, "test": sets.test}
+    found |= {f"corrupted/{name}-{level}": pair for (name, level), pair in sets.corrupted.items()}
+    for part, (features, _) in found.items():
+        whole = known.splits["train" if part == "train" else "test"] if known else len(features)
+        if len(features) != whole:
+            raise FordeError(
+                f"'{folder / part}.safetensors' holds features of {len(features):,} images, but {folder.name} has "
+                f"{whole:,}; make all of them, or name the folder otherwise."
+            )
 
 
 @lru_cache(maxsize=2)

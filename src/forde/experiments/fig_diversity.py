@@ -19,7 +19,7 @@ CLAIMS = tuple(
         source=source,
     )
     for method, shown, source in (
-        ("forde-pca", "FoRDE", "the paper"),
+        ("forde-pca", "FoRDE", "the paper, of CIFAR-100"),
         ("forde", "The recipe forde", "this library"),
     )
     for what, numbers in (

@@ -10,7 +10,7 @@ from forde.experiments.claims import Claim, better
 from forde.experiments.outputs import Figure, ScoreTable
 from forde.experiments.paper import CLOSELY, DRAWS, MEMBERS, OTHERS, label_of, members_of, options_for
 from forde.experiments.registry import register
-from forde.experiments.table_claims import BASELINES
+from forde.experiments.table_claims import BASELINES, recipe_claims
 
 EPOCHS = {"full": 100, "long": 100, "short": 30, "smoke": 2}
 """The paper does not say how many; these networks are small."""
@@ -36,6 +36,7 @@ CLAIMS = (
         "FoRDE has the highest epistemic uncertainty on foreign data.",
         better("foreign.*.epistemic", "forde-pca", *BASELINES),
     ),
+    *recipe_claims(),
 )
 
 

@@ -63,7 +63,7 @@ def run_images(cell: Cell, place: Place) -> dict[str, Any]:
             "training": trained.seconds,
             "evaluation": evaluated - started,
             "gradients": ended - evaluated,
-            "step": step_seconds(trained.history.records, steps),
+            "step": None if place.shared else step_seconds(trained.history.records, steps),
         },
         "peak_gib": memory,
         "data": {

@@ -33,6 +33,8 @@ class Place:
     """Only noted."""
     command: str = ""
     """Only noted."""
+    shared: bool = False
+    """Whether other cells run on the machine at the same time: seconds of a step say nothing then, and are not kept."""
     deadline: float | None = None
     """Seconds since the epoch after which no step is begun."""
 

@@ -82,6 +82,7 @@ def run_on_cluster(
             f"jobs cannot be submitted here ({first_line(error)}); run on a login node of the cluster."
         ) from None
     executor.update_parameters(name="forde", **_parameters(settings))
+    place = replace(place, shared=place.shared or settings.get("cluster") == "local")
     with executor.batch():
         jobs = [executor.submit(CellJob(), cell, place, minutes) for cell in todo]
     waiting = dict(zip(todo, jobs, strict=True))

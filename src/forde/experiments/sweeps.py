@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -11,14 +12,12 @@ from forde.data.catalogue import BUILT_IN
 from forde.data.locating import data_folder, find
 from forde.errors import FordeError
 from forde.experiments.cells import Cell, unique
-from forde.experiments.estimates import seconds_of
+from forde.experiments.estimates import COMPILING, program_of, seconds_of
 from forde.experiments.places import Place
 from forde.experiments.running import Outcome, is_done, run_cell
 from forde.experiments.training_cells import keeps_run
 from forde.methods import methods
 
-COMPILING = 40.0
-"""Seconds that the first cell of its kind takes longer on a GPU."""
 WORTHWHILE = 120.0
 """Seconds without which a training is not gone on with on a GPU: it has to be compiled again."""
 Tell = Callable[[Outcome], None]
@@ -71,8 +70,8 @@ def _in_order(cells: Sequence[Cell], place: Place) -> Iterator[Outcome]:
         if is_done(cell, place):
             yield Outcome(cell, "there", "is there")
             continue
-        program = cell.model, cell.members, cell.method, dict(cell.options).get("repulsion_fraction")
-        new = place.on_gpu and program not in compiled
+        program = program_of(cell)
+        new = place.on_gpu and program is not None and program not in compiled
         expected = slower * seconds_of(cell) + (COMPILING if new else 0.0)
         needed = min(expected, WORTHWHILE) if keeps_run(cell, place) else expected
         if place.left <= 0 or place.left < (needed if place.on_gpu else 0.0):
@@ -94,7 +93,7 @@ def run_in_processes(cells: Sequence[Cell], place: Place, jobs: int, tell: Tell)
         raise FordeError("--jobs needs joblib, which is not installed; run: pip install 'forde[cluster]'") from None
     threads = max(1, (os.cpu_count() or 1) // jobs)
     outcomes: dict[str, Outcome] = {}
-    work = (delayed(_run_alone)(cell, place, threads) for cell in cells)
+    work = (delayed(_run_alone)(cell, replace(place, shared=True), threads) for cell in cells)
     try:
         for outcome in Parallel(n_jobs=jobs, return_as="generator_unordered", pre_dispatch="n_jobs")(work):
             tell(outcome)
@@ -112,6 +111,7 @@ def _run_alone(cell: Cell, place: Place, threads: int) -> Outcome:
     torch.set_num_threads(threads)
     if is_done(cell, place):
         return Outcome(cell, "there", "is there")
-    if place.left <= 0:
-        return Outcome(cell, "left", "the time is over")
+    expected = seconds_of(cell)
+    if place.left <= (expected if place.on_gpu and not keeps_run(cell, place) else 0.0):
+        return Outcome(cell, "left", f"would take about {expected:.0f} s")
     return run_cell(cell, place)

@@ -13,10 +13,10 @@ from typing import Any
 
 from forde.ensemble import Ensemble
 from forde.errors import RunInterruptedError
+from forde.experiments.cell_methods import method_of
 from forde.experiments.cells import Cell
 from forde.experiments.estimates import seconds_of
 from forde.experiments.places import Place
-from forde.methods import method
 from forde.training import History, fit
 
 SHORT = 300.0
@@ -59,12 +59,11 @@ def train(ensemble: Ensemble, cell: Cell, place: Place, data: Any, **options: An
     if keeps_run(cell, place):
         # Nobody else reads what the run holds besides, so it says once more which cell it belongs to.
         run = {"run": place.runs / cell.name / TRAINING, "resume": True, "about": {"cell": cell.identity}, "keep": 1}
-    chosen = method(cell.method, prior=cell.prior, **dict(cell.options))
     started = time.perf_counter()
     with heard() as notes:
         try:
             history = fit(
-                ensemble, chosen, data, epochs=cell.epochs, batch_size=cell.batch_size, seed=cell.seed,
+                ensemble, method_of(cell), data, epochs=cell.epochs, batch_size=cell.batch_size, seed=cell.seed,
                 device=place.device, engine=place.engine_for(cell.kind),  # type: ignore[arg-type]
                 precision=cell.precision,  # type: ignore[arg-type]
                 verbose=False, callback=stopper if run else None, **{"lr": cell.lr, **run, **options},

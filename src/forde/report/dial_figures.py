@@ -15,7 +15,7 @@ from forde.report.drawing import SMALL, colour_of, legend, line, panels, save, t
 
 Groups = Mapping[str, Mapping[str, Group]]
 REFERENCE = "deep-ensemble"
-FAMILIES = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
+FAMILIES = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#17becf")
 
 
 def sizes(groups: Groups, folder: Path) -> None:

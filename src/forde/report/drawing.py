@@ -78,14 +78,23 @@ def legend(figure: Figure, axes: Sequence[Sequence[Axes]], columns: int = 4) -> 
 
 
 def save(figure: Figure, folder: Path, name: str = "figure") -> None:
-    """As PNG and SVG, the same bytes for the same figure."""
+    """As PNG and SVG."""
+    for kind in ("png", "svg"):
+        write_whole(folder / f"{name}.{kind}", picture(figure, kind))
+
+
+def picture(figure: Figure, kind: str) -> bytes:
+    """A file's content, the same bytes for the same figure.
+
+    Args:
+        kind: what matplotlib can write, as in "png", "svg" or "pdf".
+    """
     from matplotlib import rc_context
 
-    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-        stream = io.BytesIO()
-        with rc_context({"svg.hashsalt": "forde"}):
-            figure.savefig(stream, format=kind, metadata=metadata)
-        write_whole(folder / f"{name}.{kind}", stream.getvalue())
+    stream, varies = io.BytesIO(), {"png": "Software", "svg": "Date", "pdf": "CreationDate"}.get(kind)
+    with rc_context({"svg.hashsalt": "forde"}):
+        figure.savefig(stream, format=kind, metadata={varies: None} if varies else None)
+    return stream.getvalue()
 
 
 def severities_of(groups: Mapping[str, Group]) -> list[int]:

@@ -44,7 +44,7 @@ def report_experiment(experiment: Experiment, budget: Budget, out: Path) -> Iter
         for name, found in groups.items():
             ending = f"-{name.partition('@')[0]}" if len(sets) > 1 else ""
             _write_tables(experiment, budget, folder, found, ending)
-            texts.append(claims.summary(f"{name}, {budget.name}", judged_all(experiment.claims, found)))
+            texts.append(claims.summary(f"{name}, {budget.name}", judged_all(experiment.claims, found, name)))
         _write(folder / "summary.md", f"### {experiment.name}\n\n{experiment.line}\n\n{_about(results, cells)}\n\n"
                + "\n".join(filter(None, texts)))  # fmt: skip
         _write(folder / "corruptions.csv", per_corruption(results, experiment))

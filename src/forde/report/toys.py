@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forde.data import toys
+from forde.durable import write_whole
 from forde.experiments.toys import CLASSIFICATION_RANGE, REGRESSION_RANGE, ClassificationResult, RegressionResult
+from forde.report.drawing import picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -130,5 +132,5 @@ def _common_limits(results: Sequence[RegressionResult], lowest: float, highest: 
 def _save(figure: Figure, path: str | Path) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    write_whole(path, picture(figure, path.suffix.removeprefix(".") or "png"))
     return path

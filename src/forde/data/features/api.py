@@ -40,7 +40,7 @@ def features(
         file: a `.safetensors` file to keep them in. A file that is there is read, if it was made from the same samples
             in the same way. One that was begun is gone on with: shards beside it hold what was computed.
         name: of the data set; the one in its description if left out.
-        batch_size: 256 on a GPU and 64 on a CPU, if left out; ignored for a loader.
+        batch_size: 256 on a GPU and 16 on a CPU, if left out; ignored for a loader.
         device: a GPU where there is one, if left out.
         precision: "float32", or "bf16" under autocast.
         dtype: "float32", "bfloat16" or "float16" in the file; by default bfloat16 for "bf16", else float32.

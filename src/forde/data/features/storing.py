@@ -21,8 +21,8 @@ from forde.data.features.sources import Source
 from forde.errors import FordeError, number_from_0, unknown_name, whole_number
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-BATCH_SIZES = {"cuda": 256, "cpu": 64}
-"""Images of 224 x 224 take gigabytes while they pass through a network."""
+BATCH_SIZES = {"cuda": 256, "cpu": 16}
+"""Images of 224 x 224 take gigabytes in a network; on a CPU this memory comes anew from the system each time."""
 LOADERS_OWN = ("rows", "fingerprint")
 """What is known of a loader's data only after all of it has passed."""
 
@@ -32,7 +32,7 @@ class Settings:
     """How features are computed and stored."""
 
     batch_size: int | None = None
-    """None: 256 on a GPU, 64 on a CPU."""
+    """None: 256 on a GPU, 16 on a CPU."""
     device: str = "cpu"
     precision: str = "float32"
     """"float32", or "bf16" under autocast."""
