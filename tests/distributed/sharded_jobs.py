@@ -273,6 +273,17 @@ def stopped(job: Job) -> dict[str, Any]:
     return {}
 
 
+def leaving(job: Job) -> dict[str, Any]:
+    """Threads of this process after each of several meshes in a process group that is not forde's."""
+    threads = []
+    for _ in range(4):
+        with joined((2, 2), torch.device("cpu")) as mesh:
+            mesh.everyone.all_gather(torch.ones(3))
+            mesh.data.all_gather(torch.ones(3))
+        threads.append(len(list(Path("/proc/self/task").iterdir())))
+    return {"threads": threads}
+
+
 def drawing(job: Job) -> dict[str, Any]:
     torch.manual_seed(0)
     with joined((2, 2), torch.device("cpu")) as mesh:
@@ -288,5 +299,5 @@ def _draw(mesh: Mesh, step: int) -> torch.Tensor:
 RUNNERS: dict[str, Callable[[Job], dict[str, Any]]] = {
     "training": training, "mistake": mistake, "skipping": skipping, "rolling_back": rolling_back, "crossing": crossing,
     "whole": whole, "stopped": stopped, "drawing": drawing, "falling_back": falling_back, "hooked": hooked,
-    "changing": changing, "on_gpu": on_gpu,
+    "changing": changing, "on_gpu": on_gpu, "leaving": leaving,
 }  # fmt: skip

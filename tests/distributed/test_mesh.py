@@ -96,7 +96,7 @@ def jobs(folder: Path) -> dict[str, dict[str, Any]]:
         "kind": "changing", "mesh": (2, 2), "members": (0, 4), "in": (1,),
     }  # fmt: skip
     everything |= {kind: {"kind": kind, "run": str(folder / kind)} for kind in ("rolling_back", "stopped")}
-    return everything | {kind: {"kind": kind} for kind in ("whole", "drawing")}
+    return everything | {kind: {"kind": kind} for kind in ("whole", "drawing", "leaving")}
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +228,13 @@ def test_checkpoints_cross_meshes(name: str, groups: dict[int, Group], folder: P
     loaded = forde.Ensemble.load(folder / name / "ensemble", lambda: NETWORKS[network](dropout))
     for member, tensor in loaded.state_dict().items():
         torch.testing.assert_close(tensor, expected["state"][member].to(tensor), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads as Linux shows them")
+def test_a_mesh_leaves_no_threads(groups: dict[int, Group]) -> None:
+    """A script that has a process group of its own may train many ensembles."""
+    for found in groups[4].result("leaving"):
+        assert len(set(found["threads"])) == 1
 
 
 def test_a_signal_to_one_stops_all(groups: dict[int, Group], folder: Path) -> None:

@@ -344,10 +344,14 @@ def joined(shape: Shape, device: torch.device) -> Iterator[Mesh]:
             rendezvous.start_process_group("gloo" if device.type == "cpu" else "nccl")
     try:
         with _explaining():
-            yield _mesh(shape, device, made=made)
+            mesh = _mesh(shape, device, made=made)
+            yield mesh
     finally:
         if made:
             dist.destroy_process_group()
+    if not made:  # those of the mesh alone; each holds threads
+        for axis in (mesh.members, mesh.data, mesh.everyone):
+            dist.destroy_process_group(axis.group)
 
 
 def _mesh(shape: Shape, device: torch.device, *, made: bool) -> Mesh:

@@ -173,7 +173,7 @@ def compared(name: str, folder: Path, data_dir: Path | None) -> dict[str, Any]:
     best = min(grid, key=lambda point: point.corrupted.mean())
     return {
         "data": name, "trained_on": len(train), "tested_on": len(test), "severities": SEVERITIES, **asdict(settings),
-        "machine": f"{torch.get_num_threads()} thread(s), {platform.machine()}, torch {torch.__version__}",
+        "machine": f"{platform.machine()}, threads: {torch.get_num_threads()}, torch {torch.__version__}",
         "chosen_minus_best_of_grid": {"best": dict(best.values), **differences(chosen, best)},
         "chosen_minus_deep_ensemble": differences(chosen, deep),
         "test": [point.to_dict(deep) for point in (deep, chosen, *grid)],
