@@ -20,7 +20,7 @@ from forde.methods import Method, method
 from forde.models.building import MODELS
 from forde.training.options import Validation
 from forde.training.recipe import Recipe
-from forde.training.splitting import held_out
+from forde.training.splitting import held_out, without_test
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,17 @@ def loaded(data: str, data_dir: Path | None, *, target: str | None, task: str | 
     if augment and not isinstance(found, Images):
         raise FordeError(f"--augment needs images, but '{data}' is a table; leave it out.")
     return found
+
+
+def parted(data: Images | Table, share: float | None, *, name: str, seed: int) -> tuple[Any, Any]:
+    """The training data less what is held out to test on, and that, or None where nothing is."""
+    if share is None:
+        return data, None
+    if not 0 < share < 1:
+        raise FordeError(f"--test is {share:g}, but a share between 0 and 1 was expected, as in 0.2.")
+    if "test" in data.description.splits:
+        raise FordeError(f"'{name}' has a test split of its own, which forde evaluate takes; leave --test out.")
+    return without_test(data, share, seed=seed)
 
 
 def prepared(

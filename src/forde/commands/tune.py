@@ -22,6 +22,7 @@ from forde.commands.training_options import (
     Rate,
     Target,
     Task,
+    Test,
     WeightDecay,
 )
 from forde.errors import FordeError, RunInterruptedError
@@ -59,6 +60,7 @@ def tune(
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "forde",
     target: Target = None,
     task: Task = None,
+    test: Test = None,
     model: Network = "mlp",
     hidden: Hidden = "128,128",
     members: Members = 5,
@@ -85,7 +87,7 @@ def tune(
     """
     from forde.commands.opening import imported
     from forde.commands.options import chosen_device
-    from forde.commands.preparing import loaded, widths
+    from forde.commands.preparing import loaded, parted, widths
     from forde.commands.reporting import sayer, write_report
     from forde.models.building import MODELS
     from forde.tuning import tune as find
@@ -93,6 +95,7 @@ def tune(
     say = sayer(json_file)
     _refuse_run(out)
     given = loaded(data, data_dir, target=target, task=task, augment=augment)
+    given, _ = parted(given, test, name=data, seed=seed)
     try:
         found = find(
             given,
@@ -169,7 +172,7 @@ def training_command(ctx: typer.Context, found: Tuning) -> str:
     """`forde train` with what was chosen and the settings of the study."""
     from forde.commands.asked import command_of
 
-    names = ("data", "data_dir", "target", "task", "model", "hidden", "members", "epochs", "batch_size", "lr",
+    names = ("data", "data_dir", "target", "task", "test", "model", "hidden", "members", "epochs", "batch_size", "lr",
              "weight_decay", "augment", "seed", "device", "precision", "engine")  # fmt: skip
     chosen: dict[str, Any] = {"method": "forde" if found.values else "deep-ensemble", **found.values}
     words = command_of(ctx, command="train", only=[name for name in names if name not in chosen])

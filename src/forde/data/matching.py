@@ -86,7 +86,10 @@ def _table(inputs: Inputs, path: Path, split: str | None, *, own: bool) -> Table
 
 
 def _no_test(data: Folder) -> FordeError:
-    return FordeError(f"'{data}', which the ensemble was trained on, has no test split; name data to test on (--data).")
+    return FordeError(
+        f"'{data}', which the ensemble was trained on, has no test split; test on other data (forde evaluate RUN "
+        "--data OTHER), or hold some out (forde train --test 0.2)."
+    )
 
 
 def _renumbered(labels: np.ndarray, names: tuple[str, ...], known: tuple[str, ...], data: str) -> np.ndarray:
