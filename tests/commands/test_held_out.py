@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from executable import done, forde, refused
 from PIL import Image
-from small_runs import SMALL, quantities, written
+from small_runs import SMALL, Forde, quantities, written
 
 from forde import load_run
 from forde.data import load
@@ -89,9 +89,9 @@ def test_without_it_the_way_on_is_said(tmp_path: Path) -> None:
         ("regression-1d", 0.001, "leaves 0 of 400 samples for it"),
     ],
 )
-def test_mistakes(data: str, share: float, complaint: str, tmp_path: Path) -> None:
-    said = refused("train", "--data", data, "--out", "r", *SMALL, "--test", share, cwd=tmp_path)
-    assert complaint in said and not (tmp_path / "r").exists()
+def test_mistakes(train: Forde, data: str, share: float, complaint: str, tmp_path: Path) -> None:
+    result = train(data, tmp_path / "r", *SMALL, "--test", share)
+    assert result.code == 1 and complaint in result.err and not (tmp_path / "r").exists()
 
 
 def test_tuning_looks_at_none_of_it_either(folder: Path, tmp_path: Path) -> None:

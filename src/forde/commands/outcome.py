@@ -36,8 +36,9 @@ def described(name: str, ready: Prepared, test: Images | Table | None) -> str:
     if isinstance(data, Images):
         return f"{name}: {len(data):,} images of {classes} classes{held}"
     kind = f"a class, one of {classes}" if classes else "a quantity, standardised"
+    made = "" if data.encoding is None else f" (made of {data.encoding})"
     return (
-        f"{name}: {len(data):,} rows of {len(data.feature_names):,} features, standardised; "
+        f"{name}: {len(data):,} rows of {len(data.feature_names):,} features{made}, standardised; "
         f"the target '{data.target_name}' is {kind}{held}"
     )
 

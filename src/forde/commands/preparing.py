@@ -21,6 +21,7 @@ from forde.models.building import MODELS
 from forde.training.options import Validation
 from forde.training.recipe import Recipe
 from forde.training.splitting import held_out, without_test
+from forde.training.trained import names_of
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,12 @@ class Prepared:
         return Validation(self.recipe.in_standard_units(self.validation), monitor or "nll", patience)
 
 
-def loaded(data: str, data_dir: Path | None, *, target: str | None, task: str | None, augment: bool) -> Images | Table:
-    """The training split."""
-    found = load(data, "train", data_dir, target=target, task=task)  # type: ignore[arg-type]
+def loaded(
+    data: str, data_dir: Path | None, *, target: str | None, task: str | None, drop: str | None, augment: bool
+) -> Images | Table:
+    """The training split; text and gaps of a table are made numbers."""
+    dropped = names_of(drop)
+    found = load(data, "train", data_dir, target=target, task=task, encode=True, drop=dropped)  # type: ignore[arg-type]
     if augment and not isinstance(found, Images):
         raise FordeError(f"--augment needs images, but '{data}' is a table; leave it out.")
     return found

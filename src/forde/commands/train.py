@@ -13,6 +13,7 @@ from forde.commands.training_options import (
     Augment,
     BatchSize,
     Config,
+    Drop,
     Epochs,
     Hidden,
     Members,
@@ -39,6 +40,7 @@ def train(
     ],
     target: Target = None,
     task: Task = None,
+    drop: Drop = None,
     test: Test = None,
     model: Network = "mlp",
     hidden: Hidden = "128,128",
@@ -124,7 +126,7 @@ def train(
     from forde.training.writers import TensorBoard
 
     refuse_unvalidated(validation, patience=patience, monitor=monitor)
-    given = loaded(data, data_dir, target=target, task=task, augment=augment)
+    given = loaded(data, data_dir, target=target, task=task, drop=drop, augment=augment)
     given, held = parted(given, test, name=data, seed=seed)
     ready = prepared(
         given, name=data, data_dir=data_dir, model=model, hidden=hidden, validation=validation, seed=seed

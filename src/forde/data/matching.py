@@ -82,7 +82,7 @@ def _table(inputs: Inputs, path: Path, split: str | None, *, own: bool) -> Table
     if wanted not in files and path.is_dir():
         log.warning("'%s' has no test split; all of it is used", path)
     file = files.get(wanted) or next(iter(files.values()))
-    return read_known_columns(file, inputs.features, inputs.target, inputs.classes)
+    return read_known_columns(file, inputs.features, inputs.target, inputs.classes, inputs.encoding)
 
 
 def _no_test(data: Folder) -> FordeError:

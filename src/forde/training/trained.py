@@ -122,7 +122,8 @@ class TrainedRun:
         share = own.get("test")
         if type(share) is not float or type(seed) is not int:
             raise FordeError(f"'{self.folder / CONFIG}' does not say what was held out; name data to test on (--data).")
-        data = load(own["name"], "train", data_dir, target=own.get("target"), task=own.get("task"))
+        columns = {"target": own.get("target"), "task": own.get("task"), "drop": names_of(own.get("drop"))}
+        data = load(own["name"], "train", data_dir, encode=True, **columns)
         rest, held = without_test(data, share, seed=seed)
         if content_name(held) != self.held_out:
             raise FordeError(
@@ -130,6 +131,15 @@ class TrainedRun:
                 "found again; bring the data back, or name other data to test on (--data)."
             )
         return rest if split == "train" else held
+
+
+def names_of(text: str | None) -> list[str]:
+    """Names of columns as `forde train --drop` takes them.
+
+    >>> names_of("id, name")
+    ['id', 'name']
+    """
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def content_name(data: Images | Table) -> str:
