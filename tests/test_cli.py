@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -62,6 +64,31 @@ def test_missing_package_is_named(tmp_path: Path) -> None:
     result = run("methods", PYTHONPATH=str(tmp_path))
     assert result.returncode == 1
     assert "pip install 'forde[cli]'" in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+@pytest.mark.parametrize("name", ["torch", "typer"])
+def test_ctrl_c_while_libraries_are_imported_is_quiet(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    )
+    sources = Path(forde.__file__).parents[1]
+    result = subprocess.run(
+        [sys.executable, "-c", "import sys, forde_command; sys.exit(forde_command.main())", "methods"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{sources}"},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert result.returncode in (-signal.SIGINT, 130) and result.stdout + result.stderr == ""
+
+
+def test_without_a_terminal_a_method_is_a_line() -> None:
+    lines = run("methods", COLUMNS="40").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(forde.methods())
+
+
+def test_own_work_comes_before_the_rest() -> None:
+    listed = re.findall(r"^│ ([a-z]+) ", run("--help").stdout, re.MULTILINE)
+    assert listed[:5] == ["train", "evaluate", "predict", "compare", "report"] and "reproduce" in listed
 
 
 def test_corrupt_writes_the_layout_of_cifar_c(tmp_path: Path) -> None:

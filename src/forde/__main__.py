@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from forde.errors import FordeError, RunInterruptedError
@@ -12,6 +13,8 @@ def main() -> int:
     """Run the command line; returns its exit code."""
     try:
         from forde.cli import app
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

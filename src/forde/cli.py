@@ -24,22 +24,21 @@ from forde.commands.train import train
 from forde.commands.tune import tune
 
 app = typer.Typer(
-    help="Repulsive deep ensembles: train, compare, look.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="Repulsive deep ensembles: train, evaluate, predict, compare, report. Begin with `forde train --help`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
 )
 
 
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
-app.command()(corrupt)
-app.command()(features)
 app.command()(train)
 app.command()(evaluate)
+app.command()(predict)
+app.command()(compare)
+app.command()(report)
 app.command()(tune)
 app.command()(config)
-app.command()(compare)
-app.command()(predict)
-app.command()(report)
-app.command()(reproduce)
 
 
 def _version(wanted: bool) -> None:
@@ -79,3 +78,8 @@ def demo(
     from forde.demo import run_demo
 
     run_demo(out, seeds=seeds, members=members)
+
+
+app.command()(corrupt)
+app.command()(features)
+app.command()(reproduce)

@@ -77,7 +77,7 @@ def test_quantities(call: Call, runs: Path) -> None:
 @pytest.mark.parametrize(
     ("metric", "value", "error", "word"),
     [("nll", -0.3, 0.1, "better"), ("nll", 0.3, 0.1, "worse"), ("accuracy", 0.3, 0.1, "better"),
-     ("nll", -0.19, 0.1, "within noise"), ("epistemic", 0.3, 0.1, "other"), ("nll", 0.0, 0.0, "within noise")],
+     ("nll", -0.19, 0.1, "within noise"), ("epistemic", 0.3, 0.1, "differs"), ("nll", 0.0, 0.0, "within noise")],
 )  # fmt: skip
 def test_words(metric: str, value: float, error: float, word: str) -> None:
     assert judged(metric, Difference(value, error, value - error, value + error, 0.5)) == word

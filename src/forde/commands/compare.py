@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 CLEAR = 2.0
 """Standard errors beyond which a difference is more than noise."""
 WHERE = {"clean": "clean", "cell_average": "corrupted"}
-PLAIN_WIDTH = 160
-"""Columns where the output is no terminal and so has no width of its own."""
 
 
 def compare(
@@ -100,11 +98,11 @@ def _table(name: str, first: RunScores, second: RunScores, found: Comparison) ->
 
 
 def judged(metric: str, difference: Difference) -> str:
-    """A word for a difference: better, worse or other beyond two standard errors, else within noise."""
+    """A word for a difference: better, worse or differs beyond two standard errors, else within noise."""
     if abs(difference.value) <= CLEAR * difference.error:
         return "within noise"
     side = BETTER.get(metric, 0) * difference.value
-    return "better" if side > 0 else "worse" if side < 0 else "other"
+    return "better" if side > 0 else "worse" if side < 0 else "differs"
 
 
 def _cells(found: Comparison) -> Iterator[str]:
@@ -122,7 +120,5 @@ def _cells(found: Comparison) -> Iterator[str]:
 
 def _print(table: Table, json_file: Path | None) -> None:
     console = plain_console(stderr=json_file == STDOUT)
-    if not console.is_terminal:
-        console = plain_console(stderr=json_file == STDOUT, width=max(PLAIN_WIDTH, console.width))
     console.print()
     console.print(table)

@@ -57,6 +57,11 @@ def config(
         for line in lines:
             typer.echo(line)
         return
+    if run is None and config_file is None and not overrides:
+        raise FordeError(
+            "there is nothing to check; name a run, or give --config FILE.yaml or --set KEY=VALUE; --show alone prints "
+            "the defaults."
+        )
     count = len(given(asked).origins)
     where = config_file or run or "--set"
     typer.echo(f"{where}: {count} settings of forde {of}, all known; forde config --show prints them with the others")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from forde.commands.preparing import Prepared
-from forde.data.description import Images
+from forde.data.description import Images, Table
 from forde.errors import FordeError
 from forde.training.constant import constant_loss, far_above
 
@@ -27,16 +27,18 @@ def refuse_unvalidated(validation: str | None, **options: Any) -> None:
             )
 
 
-def described(name: str, ready: Prepared) -> str:
+def described(name: str, ready: Prepared, test: Images | Table | None) -> str:
     """What will be learned from what, before the time is spent."""
     data = ready.data
     classes = data.description.n_classes
     held = "" if ready.validation is None else f"; {len(ready.validation):,} others validate"
+    held += "" if test is None else f"; {len(test):,} are held out to test"
     if isinstance(data, Images):
         return f"{name}: {len(data):,} images of {classes} classes{held}"
     kind = f"a class, one of {classes}" if classes else "a quantity, standardised"
+    made = "" if data.encoding is None else f" (made of {data.encoding})"
     return (
-        f"{name}: {len(data):,} rows of {len(data.feature_names):,} features, standardised; "
+        f"{name}: {len(data):,} rows of {len(data.feature_names):,} features{made}, standardised; "
         f"the target '{data.target_name}' is {kind}{held}"
     )
 

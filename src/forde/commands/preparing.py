@@ -20,7 +20,8 @@ from forde.methods import Method, method
 from forde.models.building import MODELS
 from forde.training.options import Validation
 from forde.training.recipe import Recipe
-from forde.training.splitting import held_out
+from forde.training.splitting import held_out, without_test
+from forde.training.trained import names_of
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,26 @@ class Prepared:
         return Validation(self.recipe.in_standard_units(self.validation), monitor or "nll", patience)
 
 
-def loaded(data: str, data_dir: Path | None, *, target: str | None, task: str | None, augment: bool) -> Images | Table:
-    """The training split."""
-    found = load(data, "train", data_dir, target=target, task=task)  # type: ignore[arg-type]
+def loaded(
+    data: str, data_dir: Path | None, *, target: str | None, task: str | None, drop: str | None, augment: bool
+) -> Images | Table:
+    """The training split; text and gaps of a table are made numbers."""
+    dropped = names_of(drop)
+    found = load(data, "train", data_dir, target=target, task=task, encode=True, drop=dropped)  # type: ignore[arg-type]
     if augment and not isinstance(found, Images):
         raise FordeError(f"--augment needs images, but '{data}' is a table; leave it out.")
     return found
+
+
+def parted(data: Images | Table, share: float | None, *, name: str, seed: int) -> tuple[Any, Any]:
+    """The training data less what is held out to test on, and that, or None where nothing is."""
+    if share is None:
+        return data, None
+    if not 0 < share < 1:
+        raise FordeError(f"--test is {share:g}, but a share between 0 and 1 was expected, as in 0.2.")
+    if "test" in data.description.splits:
+        raise FordeError(f"'{name}' has a test split of its own, which forde evaluate takes; leave --test out.")
+    return without_test(data, share, seed=seed)
 
 
 def prepared(

@@ -22,7 +22,8 @@ import typer
 from forde.errors import FordeError, first_line, unknown_name
 
 SECTIONS: dict[str, dict[str, str]] = {
-    "data": {"name": "data", "dir": "data_dir", "target": "target", "task": "task", "augment": "augment"},
+    "data": {"name": "data", "dir": "data_dir", "target": "target", "task": "task", "drop": "drop",
+             "test": "test", "augment": "augment"},
     "model": {"name": "model", "hidden": "hidden", "members": "members"},
     "method": {"name": "method", "strength": "strength", "alpha": "alpha", "prior": "prior",
                "weight_decay": "weight_decay"},

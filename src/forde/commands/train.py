@@ -13,6 +13,7 @@ from forde.commands.training_options import (
     Augment,
     BatchSize,
     Config,
+    Drop,
     Epochs,
     Hidden,
     Members,
@@ -22,6 +23,7 @@ from forde.commands.training_options import (
     Rate,
     Target,
     Task,
+    Test,
     WeightDecay,
 )
 
@@ -38,6 +40,8 @@ def train(
     ],
     target: Target = None,
     task: Task = None,
+    drop: Drop = None,
+    test: Test = None,
     model: Network = "mlp",
     hidden: Hidden = "128,128",
     method: Method = "forde-pca",
@@ -114,21 +118,22 @@ def train(
     import forde
     from forde.commands.asked import command_of, settings_of
     from forde.commands.outcome import described, explained, keep_reference, refuse_unvalidated
-    from forde.commands.preparing import chosen_method, loaded, prepared
+    from forde.commands.preparing import chosen_method, loaded, parted, prepared
     from forde.commands.reporting import epochs_said, sayer, write_report
     from forde.distributed.mesh import parse_shape, processes
-    from forde.training.trained import RECIPE, SETTINGS
+    from forde.training.trained import HELD_OUT, RECIPE, SETTINGS, content_name
     from forde.training.usual import RATES, optimizer_options, usual_optimizer
     from forde.training.writers import TensorBoard
 
     refuse_unvalidated(validation, patience=patience, monitor=monitor)
-    given = loaded(data, data_dir, target=target, task=task, augment=augment)
+    given = loaded(data, data_dir, target=target, task=task, drop=drop, augment=augment)
+    given, held = parted(given, test, name=data, seed=seed)
     ready = prepared(
         given, name=data, data_dir=data_dir, model=model, hidden=hidden, validation=validation, seed=seed
     )  # fmt: skip
     first = int(os.environ.get("RANK", "0")) == 0  # of several processes: it speaks for all
     say = sayer(json_file) if first else _nothing
-    say(described(data, ready))
+    say(described(data, ready, held))
     kind = optimizer or usual_optimizer(ready.recipe.n_classes)
     rate = lr if lr is not None else RATES.get(kind, 0.0)
     chosen = chosen_method(ctx, method, weight_decay=weight_decay, strength=strength, alpha=alpha, prior=prior)
@@ -160,14 +165,21 @@ def train(
                 checkpoint_minutes,
                 keep,
                 about={RECIPE: ready.recipe.to_json()},
-                note={SETTINGS: settings_of(ctx), "command": command_of(ctx)},
+                note={
+                    SETTINGS: settings_of(ctx),
+                    "command": command_of(ctx),
+                    **({} if held is None else {HELD_OUT: content_name(held)}),
+                },
             ),
         )
     if first:
         keep_reference(ensemble, ready, out)
         outcome = explained(history, ready)
         say(f"{method}, {members} × {model} on {data}: {outcome}")
-        say(f"ensemble in {out / 'ensemble'}, records in {out / 'metrics.jsonl'}; to test it: forde evaluate {out}")
+        other = "" if "test" in given.description.splits else " --data OTHER"
+        other += f" --model {model}" if ":" in model else ""
+        say(f"ensemble in {out / 'ensemble'}, records in {out / 'metrics.jsonl'}")
+        say(f"to test it: forde evaluate {out}{other}")
         write_report("train", {"run": str(out), "settings": settings_of(ctx), "epochs": history.records,
                                "best_epoch": history.best_epoch, "stopped": history.stopped}, json_file)  # fmt: skip
 

@@ -42,6 +42,16 @@ Target = Annotated[
 Task = Annotated[
     str | None, typer.Option(help="classification or regression, for a table whose target could be either.")
 ]
+Drop = Annotated[
+    str | None, typer.Option(help="Columns of a table that are no features, with commas between, as in id,name.")
+]
+Test = Annotated[
+    float | None,
+    typer.Option(
+        "--test",
+        help="Share of the data to hold out for forde evaluate, as in 0.2; for data without a test split of its own.",
+    ),
+]
 Network = Annotated[
     str,
     typer.Option(

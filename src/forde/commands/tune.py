@@ -14,6 +14,7 @@ from forde.commands.training_options import (
     Augment,
     BatchSize,
     Config,
+    Drop,
     Epochs,
     Hidden,
     Members,
@@ -22,6 +23,7 @@ from forde.commands.training_options import (
     Rate,
     Target,
     Task,
+    Test,
     WeightDecay,
 )
 from forde.errors import FordeError, RunInterruptedError
@@ -59,6 +61,8 @@ def tune(
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "forde",
     target: Target = None,
     task: Task = None,
+    drop: Drop = None,
+    test: Test = None,
     model: Network = "mlp",
     hidden: Hidden = "128,128",
     members: Members = 5,
@@ -85,14 +89,15 @@ def tune(
     """
     from forde.commands.opening import imported
     from forde.commands.options import chosen_device
-    from forde.commands.preparing import loaded, widths
+    from forde.commands.preparing import loaded, parted, widths
     from forde.commands.reporting import sayer, write_report
     from forde.models.building import MODELS
     from forde.tuning import tune as find
 
     say = sayer(json_file)
     _refuse_run(out)
-    given = loaded(data, data_dir, target=target, task=task, augment=augment)
+    given = loaded(data, data_dir, target=target, task=task, drop=drop, augment=augment)
+    given, _ = parted(given, test, name=data, seed=seed)
     try:
         found = find(
             given,
@@ -169,8 +174,8 @@ def training_command(ctx: typer.Context, found: Tuning) -> str:
     """`forde train` with what was chosen and the settings of the study."""
     from forde.commands.asked import command_of
 
-    names = ("data", "data_dir", "target", "task", "model", "hidden", "members", "epochs", "batch_size", "lr",
-             "weight_decay", "augment", "seed", "device", "precision", "engine")  # fmt: skip
+    names = ("data", "data_dir", "target", "task", "drop", "test", "model", "hidden", "members", "epochs", "batch_size",
+             "lr", "weight_decay", "augment", "seed", "device", "precision", "engine")  # fmt: skip
     chosen: dict[str, Any] = {"method": "forde" if found.values else "deep-ensemble", **found.values}
     words = command_of(ctx, command="train", only=[name for name in names if name not in chosen])
     flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in chosen.items())

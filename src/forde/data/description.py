@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from forde.data.encoding import Encoding
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ class Table:
     source: str
     target_name: str = "y"
     """Of the column that y is."""
+    encoding: Encoding | None = None
+    """How text and gaps of the file became these columns; None where it had none."""
 
     def __len__(self) -> int:
         return len(self.y)

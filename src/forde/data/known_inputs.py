@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from forde.data.description import Images, Table
+from forde.data.encoding import Encoding
 from forde.data.inputs import Transform, normalise
 from forde.data.rows import in_order
 from forde.data.standardise import Standardisation, StandardTable
@@ -56,6 +57,8 @@ class Inputs:
     """The column of a table that is predicted."""
     standardisation: Standardisation | None = None
     """Of a table; None where networks see rows in their own units."""
+    encoding: Encoding | None = None
+    """How text and gaps of a table became numbers; None where it had none."""
 
     def __post_init__(self) -> None:
         statistics = (*self.mean, *self.std)
@@ -79,7 +82,9 @@ class Inputs:
             source = known if known is not None and known.mean else told
             return replace(own, mean=tuple(source.mean), std=tuple(source.std))
         units = data.units if isinstance(data, StandardTable) else None
-        return replace(own, features=data.feature_names, target=data.target_name, standardisation=units)
+        return replace(
+            own, features=data.feature_names, target=data.target_name, standardisation=units, encoding=data.encoding
+        )
 
     @property
     def are_images(self) -> bool:
@@ -122,13 +127,23 @@ class Inputs:
                 )
             return x.x, None
         if self.standardisation is None:
-            return in_order(x, self.features), None
+            return self._in_order(x), None
         return self.rows(x), self.standardisation
 
     def rows(self, x: Any) -> np.ndarray:
         """Rows in their own units, columns by name or in the order of `features` → `[N, D]` as networks see them."""
-        values = in_order(x, self.features)
+        values = self._in_order(x)
         return values if self.standardisation is None else self.standardisation.rows(values, self.features)
+
+    def _in_order(self, x: Any) -> np.ndarray:
+        if isinstance(x, Table) and x.encoding is not None and x.encoding != self.encoding:
+            raise FordeError(
+                "text and gaps of the table were made numbers by what that file holds, and not as in training; give a "
+                "data frame, or name the file to forde predict."
+            )
+        if self.encoding is not None and not isinstance(x, Table) and hasattr(x, "columns"):
+            return self.encoding.of_frame(x)
+        return in_order(x, self.features)
 
     def _like_training(self, images: Images) -> Images:
         self._check_shape(tuple(images.images.shape[1:]))
@@ -153,7 +168,9 @@ class Inputs:
         """Lists, text and numbers, from which `from_json` makes the same again."""
         units = None if self.standardisation is None else self.standardisation.to_json()
         plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        return {**plain, "standardisation": units}
+        plain.pop("encoding")
+        encoding = {} if self.encoding is None else {"encoding": self.encoding.to_json()}
+        return {**plain, "standardisation": units, **encoding}
 
     @classmethod
     def from_json(cls, value: Any) -> Inputs:
@@ -163,6 +180,10 @@ class Inputs:
         fields: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in value.items()}
         if value["standardisation"] is not None:
             fields["standardisation"] = Standardisation.from_json(value["standardisation"])
+        if "encoding" in value:
+            fields["encoding"] = Encoding.from_json(value["encoding"])
+            if fields["encoding"].names != fields["features"]:
+                raise FordeError("the description of the table's columns does not fit its features; train again.")
         inputs = cls(**fields)
         if inputs.standardisation is not None and (len(inputs.standardisation.mean),) != inputs.shape:
             raise FordeError("the statistics of the table do not fit its number of features; train again.")
@@ -183,7 +204,7 @@ def _is_valid(value: Mapping[str, Any]) -> bool:
     names, numbers = (value.get("classes"), value.get("features")), (value.get("mean"), value.get("std"))
     shape = value.get("shape")
     return (
-        set(value) == set(Inputs.__dataclass_fields__)
+        set(value) | {"encoding"} == set(Inputs.__dataclass_fields__)
         and isinstance(shape, list)
         and all(type(size) is int and 0 < size < MOST for size in shape)
         and all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in names)

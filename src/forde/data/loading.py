@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from forde.data.arrays import read_npz
 from forde.data.built_in import read_built_in
@@ -31,6 +32,8 @@ def load(
     *,
     target: str | int | None = None,
     task: Task | None = None,
+    encode: bool = False,
+    drop: Sequence[str] = (),
 ) -> Images | Table:
     """One split of a data set.
 
@@ -41,6 +44,8 @@ def load(
         data_dir: The folder with data sets known by name; else FORDE_DATA, else the user's cache folder.
         target: The target column of a table, by name or by number (from 0; −1 is the last, which is the default).
         task: "classification" or "regression" for a table whose target could be either.
+        encode: Make text and gaps of a table numbers, as `forde train` does; else they are an error.
+        drop: Columns of a table that are no features.
 
     >>> digits = load("digits", "test")
     >>> digits.images.shape, digits.labels.dtype
@@ -50,13 +55,14 @@ def load(
     split = _ALIASES.get(split, split)
     if task is not None and task not in get_args(Task):
         raise unknown_name("task", task, get_args(Task))
+    asked = _Columns(target, task, encode, tuple(drop))
     if name in CATALOGUE:
-        _refuse_column_options(name, target, task)
+        _refuse_column_options(name, asked)
         return _load_named(CATALOGUE[name], split, data_dir)
     path = Path(name).expanduser()
     if path.exists() or path.suffix.lower() in (".npz", *SUFFIXES) or len(path.parts) > 1:
-        return _load_path(path, split, target, task)
-    raise unknown_name("data set", name, CATALOGUE)
+        return _load_path(path, split, asked)
+    raise unknown_name("data set, file or folder", name, CATALOGUE)
 
 
 def load_images(name_or_path: str | os.PathLike[str], split: str = "train", data_dir: Folder | None = None) -> Images:
@@ -104,39 +110,48 @@ def _load_cifar(description: Description, folder: Path, split: str) -> Images:
     return _described(Images(images, labels, description, f"Parquet files in '{folder}'"), split)
 
 
-def _load_path(path: Path, split: str, target: str | int | None, task: Task | None) -> Images | Table:
+class _Columns(NamedTuple):
+    """What was asked of a table."""
+
+    target: str | int | None
+    task: Task | None
+    encode: bool
+    drop: tuple[str, ...]
+
+
+def _load_path(path: Path, split: str, asked: _Columns) -> Images | Table:
     if not path.exists():
         raise FordeError(f"'{path}' does not exist; check the path.")
     if path.suffix.lower() == ".npz":
-        _refuse_column_options(path, target, task)
+        _refuse_column_options(path, asked)
         return read_npz(path, split)
     if path.is_file() and path.suffix.lower() not in SUFFIXES:
         raise FordeError(f"'{path}' is not of a known kind; give a folder or a file ending in .npz, .csv or .parquet.")
     if path.is_file() or table_files(path):
-        return _load_columns(path, split, target, task)
+        return _load_columns(path, split, asked)
     if split_files(path, "train"):
-        return _load_parquet_images(path, split, _label(path, target, task))
-    _refuse_column_options(path, target, task)
+        return _load_parquet_images(path, split, _label(path, asked))
+    _refuse_column_options(path, asked)
     return read_class_folder_set(path, split)
 
 
-def _load_columns(path: Path, split: str, target: str | int | None, task: Task | None) -> Images | Table:
-    first = next(iter(table_files(path).values()))
+def _load_columns(path: Path, split: str, asked: _Columns) -> Images | Table:
+    first, target = next(iter(table_files(path).values())), asked.target
     if first.suffix.lower() == ".parquet" and image_columns(first, target if isinstance(target, str) else None):
-        return _load_parquet_images(path, split, _label(path, target, task))
-    return read_table(path, split, target, task)
+        return _load_parquet_images(path, split, _label(path, asked))
+    return read_table(path, split, target, asked.task, encode=asked.encode, drop=asked.drop)
 
 
-def _label(path: Path, target: str | int | None, task: Task | None) -> str | None:
+def _label(path: Path, asked: _Columns) -> str | None:
     """The column of labels of encoded images, which are always classes."""
-    if isinstance(target, int) or task == "regression":
+    if isinstance(asked.target, int) or asked.task == "regression":
         raise FordeError(f"'{path}' holds images; give the name of their column of classes as target, or leave it out.")
-    return target
+    return asked.target
 
 
-def _refuse_column_options(name: str | Path, target: str | int | None, task: Task | None) -> None:
-    if target is not None or task is not None:
-        option = "target" if target is not None else "task"
+def _refuse_column_options(name: str | Path, asked: _Columns) -> None:
+    if asked.target is not None or asked.task is not None or asked.drop:
+        option = "target" if asked.target is not None else "task" if asked.task is not None else "drop"
         raise FordeError(
             f"{option} chooses among columns of a CSV or Parquet file, but '{name}' is another kind of data set; "
             f"leave {option} out."

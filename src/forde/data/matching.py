@@ -82,11 +82,14 @@ def _table(inputs: Inputs, path: Path, split: str | None, *, own: bool) -> Table
     if wanted not in files and path.is_dir():
         log.warning("'%s' has no test split; all of it is used", path)
     file = files.get(wanted) or next(iter(files.values()))
-    return read_known_columns(file, inputs.features, inputs.target, inputs.classes)
+    return read_known_columns(file, inputs.features, inputs.target, inputs.classes, inputs.encoding)
 
 
 def _no_test(data: Folder) -> FordeError:
-    return FordeError(f"'{data}', which the ensemble was trained on, has no test split; name data to test on (--data).")
+    return FordeError(
+        f"'{data}', which the ensemble was trained on, has no test split; test on other data (forde evaluate RUN "
+        "--data OTHER), or hold some out (forde train --test 0.2)."
+    )
 
 
 def _renumbered(labels: np.ndarray, names: tuple[str, ...], known: tuple[str, ...], data: str) -> np.ndarray:

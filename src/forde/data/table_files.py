@@ -12,6 +12,7 @@ import numpy as np
 
 from forde.data.checks import MAX_CLASSES, MAX_NAME, check_class_names
 from forde.data.csv_header import check_bytes, check_is_header
+from forde.data.encoding import is_text
 from forde.data.parquet import column_batches, column_sizes, open_parquet
 from forde.errors import FordeError, missing_column, unknown_name
 from forde.reading.budget import check_fits
@@ -30,16 +31,27 @@ _ROW_BYTES = 40
 
 
 def read_columns(
-    path: Path, target: str | int | None = None, features: Sequence[str] | None = None, *, labelled: bool = True
+    path: Path,
+    target: str | int | None = None,
+    features: Sequence[str] | None = None,
+    *,
+    labelled: bool = True,
+    text: bool = False,
+    drop: Sequence[str] = (),
 ) -> Any:
     """An Arrow table with the features, which must be numbers, and the target behind them, unless it is not labelled.
 
-    The target is the last column unless one is named or numbered, and the features are all others. In Parquet files a
-    target that is no number comes as a dictionary, which has each value once.
+    The target is the last column unless one is named or numbered, and the features are all others. In Parquet files
+    what is no number comes as a dictionary, which has each value once.
+
+    Args:
+        text: whether features may be text too.
+        drop: columns that are no features.
     """
     check_is_file(path)
     read = _read_csv if path.suffix.lower() == ".csv" else _read_parquet
-    return read(path, partial(_chosen, target=target, features=features, labelled=labelled, path=path))
+    chosen = partial(_chosen, target=target, features=features, labelled=labelled, text=text, drop=drop, path=path)
+    return read(path, chosen)
 
 
 def _read_csv(path: Path, chosen: Callable[[Any], list[str]]) -> Any:
@@ -89,23 +101,24 @@ def _read_parquet(path: Path, chosen: Callable[[Any], list[str]]) -> Any:
     except UnicodeDecodeError as error:
         raise _unreadable(path, error) from error
     _check_rows(file.metadata.num_rows, path)
-    *numbers, last = chosen(schema)
-    kind = schema.field(last).type
-    if pa.types.is_nested(kind):
-        raise FordeError(f"the target column {last!r} in '{path}' holds lists or records; name another one.")
-    plain = pa.types.is_primitive(kind)
-    columns = [*numbers, last] if plain else numbers
+    names = chosen(schema)
+    for name in names:
+        if pa.types.is_nested(schema.field(name).type):
+            raise FordeError(f"the column {name!r} in '{path}' holds lists or records; name another one.")
+    columns = [name for name in names if pa.types.is_primitive(schema.field(name).type)]
     try:
         size = column_sizes(path, file, columns)
-        check_fits(size.stored + size.rows * (_CELL_BYTES * len(columns) + _ROW_BYTES), path, [path])
+        check_fits(size.stored + size.rows * (_CELL_BYTES * len(columns) + _ROW_BYTES * len(names)), path, [path])
         table = file.read(columns=columns)
     except FordeError:
         raise
     except Exception as error:
         raise _unreadable(path, error) from error
-    return (
-        table.select(columns) if plain else table.select(columns).append_column(last, _as_dictionary(path, last, kind))
-    )
+    parts = {name: table.column(name) for name in columns}
+    for name in names:
+        if name not in parts:
+            parts[name] = _as_dictionary(path, name, schema.field(name).type)
+    return pa.table({name: parts[name] for name in names})
 
 
 def _as_dictionary(path: Path, name: str, kind: Any) -> Any:
@@ -131,20 +144,36 @@ def _as_dictionary(path: Path, name: str, kind: Any) -> Any:
 
 
 def _chosen(
-    schema: Any, target: str | int | None, features: Sequence[str] | None, labelled: bool, path: Path
+    schema: Any,
+    *,
+    target: str | int | None,
+    features: Sequence[str] | None,
+    labelled: bool,
+    text: bool,
+    drop: Sequence[str],
+    path: Path,
 ) -> list[str]:
     """The features and the target, if there is to be one; features are looked at before any value is."""
     kinds = {field.name: field.type for field in schema}
+    if features is not None and labelled and target not in kinds:
+        raise FordeError(
+            f"'{path}' has no column '{target}', the target of training; add it, or use forde predict instead."
+        )
     target = _named(target, list(kinds), path) if labelled else None
-    names = [name for name in kinds if name != target] if features is None else list(features)
+    for name in drop:
+        if name not in kinds:
+            raise FordeError(f"in '{path}': {unknown_name('column to drop', name, kinds)}")
+        if name == target:
+            raise FordeError(f"'{name}' is the target in '{path}', so it cannot be dropped; name another target.")
+    names = [name for name in kinds if name != target and name not in drop] if features is None else list(features)
     for name in names:
         if name not in kinds:
             raise missing_column(f"'{path}'", name, kinds)
     if not names:
         raise FordeError(f"'{path}' has only the target column '{target}'; add columns of features.")
     for name in names:
-        if not is_number(kinds[name]):
-            raise no_number(name, kinds[name], path)
+        if not is_number(kinds[name]) and not (text and (is_text(kinds[name]) or is_null(kinds[name]))):
+            raise no_number(name, kinds[name], path, text=text)
     return names if target is None else [*names, target]
 
 
@@ -164,11 +193,12 @@ def _named(target: str | int | None, names: list[str], path: Path) -> str:
     return names[place]
 
 
-def no_number(name: str, kind: Any, path: Path) -> FordeError:
+def no_number(name: str, kind: Any, path: Path, *, text: bool = False) -> FordeError:
     """The error for a column that holds something else."""
-    return FordeError(
-        f"column {name!r} in '{path}' holds {str(kind)[:60]}, but numbers were expected; encode or drop it."
-    )
+    expected, advice = "numbers", "encode or drop it"
+    if text:
+        expected, advice = "numbers or text", f"make it one of these, or leave it out (--drop {name})"
+    return FordeError(f"column {name!r} in '{path}' holds {str(kind)[:60]}, but {expected} were expected; {advice}.")
 
 
 def is_number(kind: Any) -> bool:
@@ -176,6 +206,13 @@ def is_number(kind: Any) -> bool:
     import pyarrow.types as kinds
 
     return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind))
+
+
+def is_null(kind: Any) -> bool:
+    """Whether a column of this type has nothing in any row."""
+    import pyarrow.types as kinds
+
+    return bool(kinds.is_null(kind))
 
 
 def _check_rows(rows: int, path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from forde.data.checks import MAX_CLASSES, check_class_names, check_finite, column_statistics, row_in_words
 from forde.data.csv_header import warn_of_index
 from forde.data.description import Description, Table
+from forde.data.encoding import MISSING, Encoding, encoded
 from forde.data.parquet import count_rows
 from forde.data.table_files import is_number, no_number, read_columns
 from forde.errors import FordeError, unknown_name
@@ -21,8 +22,6 @@ Task = Literal["classification", "regression"]
 SUFFIXES = (".csv", ".parquet")
 MOST_CLASSES = 100
 """A column of whole numbers with more distinct values is taken for a quantity."""
-MISSING = {"#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
-"""Text that readers of tables take for a missing value, in a column of numbers."""
 
 
 def table_files(path: Path) -> dict[str, Path]:
@@ -39,45 +38,67 @@ def table_files(path: Path) -> dict[str, Path]:
     }
 
 
-def read_table(path: Path, split: str, target: str | int | None, task: Task | None) -> Table:
+def read_table(
+    path: Path,
+    split: str,
+    target: str | int | None,
+    task: Task | None,
+    *,
+    encode: bool = False,
+    drop: Sequence[str] = (),
+) -> Table:
     """A split of a table. The target is the column with that name or number, else the last; others are features.
 
     Text, truth values and whole numbers with up to 100 distinct values are classes, anything else is a quantity,
     unless `task` says which. Classes and statistics are those of the training file.
+
+    Args:
+        encode: whether text and gaps are made numbers, as `Encoding` has it.
+        drop: columns that are no features.
     """
     files = table_files(path)
     if split not in files:
         raise unknown_name(f"split of '{path}'", split, files)
     training_file = files.get("train", files[split])
-    training = read_columns(training_file, target)
+    training = read_columns(training_file, target, text=encode, drop=drop)
     *names, name = training.column_names
     warn_of_index(names, training_file)
-    columns = training if files[split] == training_file else read_columns(files[split], name, names)
+    own = files[split] == training_file
+    columns = training if own else read_columns(files[split], name, names, text=encode)
     known = {training_file: training.num_rows, files[split]: columns.num_rows}
     sizes = {part: known[file] if file in known else _rows(file) for part, file in files.items()}
     classes = _classes(training.column(name), task, name, training_file)
-    x = _features(columns, names, files[split])
-    mean, std = column_statistics(x if columns is training else _features(training, names, training_file))
+    encoding = Encoding.of(training, names, training_file) if encode else None
+    x = _features(columns, names, files[split], encoding)
+    mean, std = column_statistics(x if own else _features(training, names, training_file, encoding))
     y = _targets(columns, name, classes, files[split])
     source = f"the file '{files[split]}'"
     described = Description(_name(path), len(classes), x.shape[1:], mean, std, sizes, source, classes)
-    return Table(x, y, tuple(names), described, source, name)
+    return Table(x, y, tuple(names) if encoding is None else encoding.names, described, source, name, encoding)
 
 
-def read_known_columns(path: Path, features: Sequence[str], target: str | None, classes: tuple[str, ...] = ()) -> Table:
+def read_known_columns(
+    path: Path,
+    features: Sequence[str],
+    target: str | None,
+    classes: tuple[str, ...] = (),
+    encoding: Encoding | None = None,
+) -> Table:
     """The columns that an ensemble was trained on, wherever they stand in a file; others are not looked at.
 
     Args:
         target: None where the file need not have it: y is then `[0]`.
         classes: names in the order of the labels; empty for a quantity.
+        encoding: what text and gaps became in training, where there were some.
     """
-    columns = read_columns(path, target, features, labelled=target is not None)
-    x = _features(columns, features, path)
+    sources = features if encoding is None else encoding.sources
+    columns = read_columns(path, target, sources, labelled=target is not None, text=encoding is not None)
+    x = _features(columns, sources, path, encoding)
     y = np.empty(0, np.float32) if target is None else _targets(columns, target, classes, path)
     mean, std = column_statistics(x)
     source = f"the file '{path}'"
     told = Description(_name(path), len(classes), x.shape[1:], mean, std, {"test": len(x)}, source, classes)
-    return Table(x, y, tuple(features), told, source, target or "")
+    return Table(x, y, tuple(features), told, source, target or "", encoding)
 
 
 def _name(path: Path) -> str:
@@ -87,7 +108,7 @@ def _name(path: Path) -> str:
 
 
 def _rows(path: Path) -> int:
-    return count_rows([path]) if path.suffix.lower() == ".parquet" else int(read_columns(path).num_rows)
+    return count_rows([path]) if path.suffix.lower() == ".parquet" else int(read_columns(path, text=True).num_rows)
 
 
 def _classes(column: Any, task: Task | None, name: str, path: Path) -> tuple[str, ...]:
@@ -112,7 +133,7 @@ def _classes(column: Any, task: Task | None, name: str, path: Path) -> tuple[str
 
 def _check_not_empty(column: Any, name: str, path: Path) -> None:
     """Refuse a cell without a class: missing, text without a character, or text that says so."""
-    values, codes = _encoded(column)
+    values, codes = encoded(column)
     empty = [code for code, value in enumerate(values) if isinstance(value, str) and not value.strip()]
     rows = np.flatnonzero(np.isin(codes, [-1, *empty]))
     if len(rows):
@@ -133,17 +154,12 @@ def _in_all(rows: np.ndarray) -> str:
     return f" ({len(rows):,} such rows in all)" if len(rows) > 1 else ""
 
 
-def _encoded(column: Any) -> tuple[list[Any], np.ndarray]:
-    """The different values of a column, and the number of each row's among them, −1 where it is missing."""
-    import pyarrow.types as kinds
-
-    column = (column if kinds.is_dictionary(column.type) else column.dictionary_encode()).unify_dictionaries()
-    codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in column.chunks]
-    return column.chunk(0).dictionary.to_pylist(), np.concatenate(codes)
-
-
-def _features(table: Any, names: Sequence[str], path: Path) -> np.ndarray:
+def _features(table: Any, names: Sequence[str], path: Path, encoding: Encoding | None = None) -> np.ndarray:
     """`[N, D]` in float32; the table begins with these columns."""
+    if encoding is not None:
+        x = encoding.apply(table, f"'{path}'")
+        check_finite(x, encoding.names, f"'{path}'", partial(row_in_words, path=path))
+        return x
     x = np.empty((table.num_rows, len(names)), np.float32)
     with np.errstate(over="ignore"):  # what is too large becomes infinite
         for place, column in enumerate(table.columns[: len(names)]):
@@ -160,7 +176,7 @@ def _targets(table: Any, target: str, classes: tuple[str, ...], path: Path) -> n
         return _features(table.select([target]), [target], path)[:, 0]
     _check_not_empty(column, target, path)
     number = {name: label for label, name in enumerate(classes)}
-    values, codes = _encoded(column)
+    values, codes = encoded(column)
     labels = np.array([number.get(str(value), -1) for value in values], np.int64)[codes]
     if (unknown := np.flatnonzero(labels < 0)).size:
         value = str(values[codes[unknown[0]]])[:MAX_SHOWN]

@@ -50,7 +50,7 @@ def read_unlabelled(inputs: Inputs, source: str, data_dir: Folder | None = None)
         raise FordeError(f"'{source}' does not exist; give a file, a folder of images, or a data set by name.")
     suffix = path.suffix.lower()
     if path.is_file() and suffix in SUFFIXES and inputs.features:
-        return Unlabelled(read_known_columns(path, inputs.features, None), ())
+        return Unlabelled(read_known_columns(path, inputs.features, None, encoding=inputs.encoding), ())
     files = _image_files(path)
     if inputs.features:
         what = "holds images" if files else "is no table"

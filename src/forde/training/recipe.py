@@ -101,7 +101,7 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """Lists, text and numbers, from which `from_json` makes the same again."""
         inputs = self.inputs.to_json()
-        own = {name: inputs[name] for name in (*OF_INPUTS, "standardisation")}
+        own = {name: inputs[name] for name in (*OF_INPUTS, "standardisation", "encoding") if name in inputs}
         return {"model": self.model, "hidden": list(self.hidden), **own}
 
     @classmethod
@@ -110,7 +110,7 @@ class Recipe:
         damaged = FordeError("the description of the network is damaged or of another version; train again.")
         if not isinstance(value, dict) or not _is_valid(value):
             raise damaged
-        own = {name: value[name] for name in (*OF_INPUTS, "standardisation")}
+        own = {name: value[name] for name in (*OF_INPUTS, "standardisation", "encoding") if name in value}
         try:
             inputs = Inputs.from_json({"mean": [], "std": [], **own})
         except FordeError:
@@ -132,7 +132,7 @@ def _refuse_one_class(data: Images | Table) -> None:
 def _is_valid(value: dict[str, Any]) -> bool:
     hidden = value.get("hidden")
     return (
-        set(value) == {"model", "hidden", "standardisation", *OF_INPUTS}
+        set(value) - {"encoding"} == {"model", "hidden", "standardisation", *OF_INPUTS}
         and isinstance(value["model"], str)
         and (value["model"] in MODELS or ":" in value["model"])
         and isinstance(hidden, list)

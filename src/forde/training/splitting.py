@@ -42,6 +42,25 @@ def held_out(data: Any, share: float, *, seed: int, by_class: bool) -> tuple[Any
     return _rows(data, kept), _rows(data, held)
 
 
+def without_test(data: Images | Table, share: float, *, seed: int) -> tuple[Any, Any]:
+    """The data less a share to test on, and that share; each says how many samples both have.
+
+    >>> from forde.data import load
+    >>> rest, held = without_test(load("regression-1d"), 0.25, seed=0)
+    >>> len(rest), len(held), held.description.splits
+    (300, 100, {'train': 300, 'test': 100})
+    """
+    size, number = len(data), int(share * len(data))
+    if not 0 < number < size:
+        raise FordeError(
+            f"a share of {share:g} to test on leaves {number} of {size} samples for it; give another one (--test), or "
+            "test data of its own."
+        )
+    parts = held_out(data, share, seed=seed, by_class=bool(data.description.n_classes))
+    described = replace(data.description, splits={"train": size - number, "test": number})
+    return replace(parts[0], description=described), replace(parts[1], description=described)
+
+
 def drawn(size: int, number: int, *, seed: int, labels: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the samples that stay and of the `number` that are held out, both ascending.
 

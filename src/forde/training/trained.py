@@ -15,15 +15,18 @@ from forde import saving
 from forde.building import refuse_other_sizes
 from forde.data.description import Images, Table
 from forde.data.known_inputs import Inputs
+from forde.data.loading import load
 from forde.data.locating import Folder
 from forde.data.matching import matching
 from forde.ensemble import Ensemble
 from forde.errors import FordeError, whole_number
+from forde.hashing import array_name
 from forde.models.building import MODELS
 from forde.prediction import Prediction
 from forde.training.history import Record
 from forde.training.recipe import Recipe
 from forde.training.run_folder import CONFIG, ENSEMBLE, METRICS, read_settings
+from forde.training.splitting import without_test
 from forde.training.writers import read_records
 
 log = logging.getLogger(__name__)
@@ -32,6 +35,8 @@ RECIPE = "recipe"
 """Under which `forde train` keeps it in the run's settings."""
 SETTINGS = "settings"
 """Under which it notes what it was called with."""
+HELD_OUT = "held_out"
+"""Under which it notes the name of what is held out to test on."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,8 @@ class TrainedRun:
     folder: Path = Path()
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What `forde train` was called with, by group: `settings["training"]["epochs"]`; empty for other folders."""
+    held_out: str = ""
+    """A short name for the content of what was held out to test on; empty where nothing was."""
 
     @property
     def _known(self) -> Inputs | None:
@@ -95,7 +102,8 @@ class TrainedRun:
 
         Args:
             data: a name or a path, as for `forde.data.load`; what the run was trained on if left out.
-            split: `"test"` if left out; other data that has no such split is used whole, and the log says so.
+            split: `"test"` if left out; other data that has no such split is used whole, and the log says so. Of data
+                that was parted by `forde train --test`, "train" and "test" are these parts.
         """
         own = self.settings.get("data") or {}
         if data is None and not own.get("name"):
@@ -104,7 +112,43 @@ class TrainedRun:
                 "on (--data)."
             )
         where = data_dir or (own.get("dir") if data is None else None)
+        if data is None and self.held_out and split in (None, "train", "test"):
+            return self._part(split or "test", where)
         return matching(self.inputs, data or own["name"], split, where, own=data is None)
+
+    def _part(self, split: str, data_dir: Folder | None) -> Images | Table:
+        """What was trained on, or what was held out of the same data by the same seed."""
+        own, seed = self.settings["data"], (self.settings.get("training") or {}).get("seed")
+        share = own.get("test")
+        if type(share) is not float or type(seed) is not int:
+            raise FordeError(f"'{self.folder / CONFIG}' does not say what was held out; name data to test on (--data).")
+        columns = {"target": own.get("target"), "task": own.get("task"), "drop": names_of(own.get("drop"))}
+        data = load(own["name"], "train", data_dir, encode=True, **columns)
+        rest, held = without_test(data, share, seed=seed)
+        if content_name(held) != self.held_out:
+            raise FordeError(
+                f"'{own['name']}' has changed since '{self.folder}' was trained on it, so what was held out cannot be "
+                "found again; bring the data back, or name other data to test on (--data)."
+            )
+        return rest if split == "train" else held
+
+
+def names_of(text: str | None) -> list[str]:
+    """Names of columns as `forde train --drop` takes them.
+
+    >>> names_of("id, name")
+    ['id', 'name']
+    """
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def content_name(data: Images | Table) -> str:
+    """A short name for the content of samples, by which they are known again.
+
+    >>> content_name(load("digits")) == content_name(load("digits", "test"))
+    False
+    """
+    return array_name(data.images, data.labels) if isinstance(data, Images) else array_name(data.x, data.y)
 
 
 def load_run(
@@ -155,7 +199,9 @@ def load_run(
         _take_inputs(ensemble, recipe, path)
     note = (settings.get("how") or {}).get("note")
     noted = note.get(SETTINGS) if isinstance(note, dict) else None
-    return TrainedRun(ensemble, recipe, path, noted if isinstance(noted, dict) else {})
+    noted = noted if isinstance(noted, dict) else {}
+    held = note.get(HELD_OUT) if isinstance(note, dict) and isinstance(noted.get("data"), dict) else None
+    return TrainedRun(ensemble, recipe, path, noted, held if isinstance(held, str) else "")
 
 
 def _recipe(settings: Mapping[str, Any], path: Path) -> Recipe | None:

@@ -26,9 +26,6 @@ Size = Annotated[
     int | None, typer.Option(min=1, help="Side of the images (of a perceptron: its inputs), if not the usual one.")
 ]
 
-PLAIN_WIDTH = 160
-"""Columns where the output is no terminal and so has no width of its own."""
-
 NUMBERS = {
     "ms": ("ms", ",.2f"),
     "ratio_to_deep_ensemble": ("× deep ensemble", ".2f"),
@@ -59,8 +56,6 @@ def report(snapshots: Iterator[list[Row]], total: int, json_file: Path | None) -
     if total == 0:
         raise FordeError("there is nothing to measure; give each option at least one value.")
     console = plain_console()
-    if not console.is_terminal:
-        console = plain_console(width=max(PLAIN_WIDTH, console.width))
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.open("a").close()  # a file that cannot be written is better known before than after

@@ -11,7 +11,7 @@ from rich.markdown import Markdown
 
 from forde.benchmarks.machine import machine
 from forde.commands.bench.options import names
-from forde.commands.bench.output import PLAIN_WIDTH, JsonFile, write_json
+from forde.commands.bench.output import JsonFile, write_json
 from forde.commands.console import plain_console
 from forde.errors import FordeError
 
@@ -131,8 +131,6 @@ def _report(cells: Sequence[Cell], splits: int, out: Path, json_file: Path | Non
 
     scores = scores_of(cells, splits, out)
     console = plain_console()
-    if not console.is_terminal:
-        console = plain_console(width=max(PLAIN_WIDTH, console.width))
     for task in METRICS:
         part = of_task(scores, task)
         if part:
