@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Console
 
 from forde._version import __version__
+from forde.commands.console import plain_console
 from forde.commands.options import STDOUT
 from forde.durable import make_folder, write_whole
 from forde.training.run_log import FOR_THE_FILE
@@ -26,6 +28,18 @@ def sayer(json_file: Path | None) -> Callable[[str], None]:
     4 of 4 done
     """
     return partial(typer.echo, err=json_file == STDOUT)
+
+
+PLAIN_WIDTH = 160
+"""Columns where the output is no terminal and so has no width of its own."""
+
+
+def table_console(json_file: Path | None) -> Console:
+    """Where tables are printed: wide enough without a terminal, and on stderr where stdout is to hold JSON alone."""
+    console = plain_console(stderr=json_file == STDOUT)
+    if console.is_terminal:
+        return console
+    return plain_console(stderr=json_file == STDOUT, width=max(PLAIN_WIDTH, console.width))
 
 
 class _Said(logging.Handler):
