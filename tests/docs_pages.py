@@ -30,6 +30,11 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
+def indented_blocks(page: Path) -> list[str]:
+    """What is shown by an indent alone: lines of a shell, formulas, names of files."""
+    return INDENTED.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
+
+
 def without_blocks(page: Path) -> str:
     return INDENTED.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))
 
@@ -41,8 +46,7 @@ def lines_of(code: str) -> list[str]:
 
 
 def shell_lines(page: Path) -> list[str]:
-    indented = INDENTED.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
-    shown = [*(block.code for block in blocks(page) if block.language in SHELL), *indented]
+    shown = [*(block.code for block in blocks(page) if block.language in SHELL), *indented_blocks(page)]
     return [line for code in shown for line in lines_of(code)]
 
 

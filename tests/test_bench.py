@@ -317,7 +317,7 @@ def test_kernel(bench: Command) -> None:
         (("step", "--batch", "many"), "--batch is 'many'"),
         (("step", "--fraction", "1.5"), "repulsion_fraction is 1.5"),
         (("step", "--methods", ","), "nothing to measure"),
-        (("step", "--json", "."), "choose another"),
+        (("step", "--json", "."), "cannot be written; name a file"),
         (("predict", "--model", "mpl"), "did you mean 'mlp'"),
         (("predict", "--precision", "tf32"), "needs an NVIDIA GPU"),
         (("scale", "--engine", "eagre"), "did you mean 'eager'"),
@@ -404,7 +404,7 @@ def test_the_file_is_written_and_the_table_shown_when_interrupted(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        report(snapshots(), 2, tmp_path / "new" / "out.json")
+        report("step", snapshots(), 2, tmp_path / "new" / "out.json")
     (row,) = rows_in(str(tmp_path / "new" / "out.json"))
     assert row["ms"] == 1.5 and "1.50" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["out.json"]
@@ -418,14 +418,14 @@ def test_an_older_file_survives_a_run_that_measures_nothing(tmp_path: Path) -> N
     (tmp_path / "old.json").write_text("{}")
     for name in ("old.json", "new.json"):
         with pytest.raises(KeyboardInterrupt):
-            report(snapshots(), 1, tmp_path / name)
+            report("step", snapshots(), 1, tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
 
 
 def test_engines_that_run_as_another_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     fallen = Step("forde-pca", engine="compiled"), Timing(ms=2.0, note="engine: eager after all, for a reason")
     plain = Step("forde-pca"), Timing(ms=2.0, note="engine: eager (a loop over 10 members)")
-    report(iter([rows_of(dict([fallen, plain]))]), 2, None)
+    report("step", iter([rows_of(dict([fallen, plain]))]), 2, None)
     out = capsys.readouterr().out
     assert "forde-pca, compiled: engine: eager after all" in out and "a loop over" not in out
 

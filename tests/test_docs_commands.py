@@ -32,7 +32,7 @@ def check_options(words: list[str]) -> None:
     known = {"--help"} | {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
     for word in rest:
         option = word.strip("[]").split("=")[0]
-        assert not option.startswith("-") or option in known, f"forde {' '.join(words)}: there is no '{option}'"
+        assert not option.startswith("-") or option in known | {"-"}, f"forde {' '.join(words)}: there is no '{option}'"
 
 
 def check_line(words: list[str]) -> None:

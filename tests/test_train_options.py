@@ -63,6 +63,7 @@ OPTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], Any], Any]] = {
 }
 ELSEWHERE = {
     "--data", "--target", "--task", "--out", "--model", "--tensorboard", "--data-dir", "--config", "--set", "--json",
+    "--test", "--drop",
 }  # fmt: skip
 """Options that other tests here or in other files look at."""
 

@@ -13,12 +13,13 @@ import forde
 from forde.commands import bench, data
 from forde.commands.compare import compare
 from forde.commands.config import config
-from forde.commands.console import plain_console
 from forde.commands.corrupt import corrupt
 from forde.commands.evaluate import evaluate
 from forde.commands.features import features
+from forde.commands.options import JsonFile
 from forde.commands.predict import predict
 from forde.commands.report import report
+from forde.commands.reporting import table_console, write_report
 from forde.commands.reproduce import reproduce
 from forde.commands.train import train
 from forde.commands.tune import tune
@@ -30,15 +31,10 @@ app = typer.Typer(
 )
 
 
+for command in (train, evaluate, predict, compare, report, tune, config, corrupt, features, reproduce):
+    app.command()(command)
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
-app.command()(train)
-app.command()(evaluate)
-app.command()(predict)
-app.command()(compare)
-app.command()(report)
-app.command()(tune)
-app.command()(config)
 
 
 def _version(wanted: bool) -> None:
@@ -57,19 +53,27 @@ def root(
 
 
 @app.command()
-def methods() -> None:
-    """List the methods that can be trained, one line each."""
+def methods(json_file: JsonFile = None) -> None:
+    """List the methods that can be trained, one line each.
+
+    Example: forde methods --json -
+    """
+    known = forde.methods()
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, line in forde.methods().items():
+    for name, line in known.items():
         table.add_row(Text(name, style="bold"), line)
-    plain_console().print(table)
+    table_console(json_file).print(table)
+    write_report("methods", {"methods": known}, json_file)
 
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("forde-demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the figures; those of before are replaced.")] = Path(
+        "forde-demo"
+    ),
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 3,
     members: Annotated[int, typer.Option(min=1, help="Members of each ensemble.")] = 10,
+    json_file: JsonFile = None,
 ) -> None:
     """Compare a deep ensemble with FoRDE on real digits, and draw the paper's figures 2 and 3.
 
@@ -77,9 +81,5 @@ def demo(
     """
     from forde.demo import run_demo
 
-    run_demo(out, seeds=seeds, members=members)
-
-
-app.command()(corrupt)
-app.command()(features)
-app.command()(reproduce)
+    found = run_demo(out, seeds=seeds, members=members, console=table_console(json_file))
+    write_report("demo", {"seeds": seeds, "members": members, **found}, json_file)

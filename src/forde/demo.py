@@ -11,9 +11,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from forde.commands.console import plain_console
 from forde.experiments import digits as experiment
 from forde.experiments import toys
+from forde.progress import Pace, duration
 from forde.report.reliability import draw_reliability
 from forde.report.toys import draw_figure_2, draw_figure_3
 
@@ -21,9 +21,11 @@ METHODS = ("deep-ensemble", "forde-identity", "forde-pca")
 WORKERS = 2
 
 
-def run_demo(folder: Path, *, seeds: int = 3, members: int = 10, console: Console | None = None) -> list[Path]:
-    """Compare methods on the digits, print the table, draw the figures; returns the files written."""
-    console = console or plain_console()
+def run_demo(folder: Path, *, seeds: int, members: int, console: Console) -> dict[str, Any]:
+    """Compare methods on the digits, print the table, draw the figures.
+
+    Returns `results`, the scores of each method and seed on clean and on corrupted images, and `files`, those written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     console.print(
         f"Training {len(METHODS)} methods × {seeds} seeds, {members} members each, on 898 images of handwritten "
@@ -47,14 +49,20 @@ def run_demo(folder: Path, *, seeds: int = 3, members: int = 10, console: Consol
         ]
     for file in files:
         console.print(f"wrote {file}", soft_wrap=True)
-    return files
+    scores = [{"method": r.method, "seed": r.seed, "clean": r.clean, "corrupted": r.corrupted} for r in results]
+    return {"results": scores, "files": files}
 
 
 def _wait(console: Console, jobs: dict[Future[Any], str]) -> None:
-    """Say what is done as it gets done."""
+    """Say what is done as it gets done: on a terminal in one place, else a line for each."""
+    pace = Pace(len(jobs))
     with console.status(f"training: {len(jobs)} jobs on {WORKERS} processes") as status:
         for done, job in enumerate(as_completed(jobs), start=1):
-            status.update(f"training: {done} of {len(jobs)} jobs done, last {jobs[job]}")
+            left = pace.left(done)
+            line = f"{done} of {len(jobs)} jobs done, last {jobs[job]}" + (f", {duration(left)} left" if left else "")
+            status.update(f"training: {line}")
+            if not console.is_terminal:
+                console.print(line)
 
 
 def comparison_table(results: list[experiment.Result]) -> Table:

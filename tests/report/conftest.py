@@ -1,4 +1,4 @@
-"""Two small runs on digits and one on a table, trained and evaluated by commands, once for all tests here."""
+"""Two small runs on digits and two on tables, trained and evaluated by commands, once for all tests here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from reported import SMALL, forde
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with runs `a` and `b` on digits, `c` on a table, whose names a page must not take for its own code."""
+    """A folder with runs `a` and `b` on digits, `c` on a quantity in a table, whose names a page must not take for its
+    own code, and `k` on classes in a table."""
     folder = tmp_path_factory.mktemp("runs")
     draw = np.random.default_rng(0)
     foreign = draw.integers(256, size=(40, 8, 8, 3)).astype(np.uint8)
@@ -28,12 +29,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table[80:].to_csv(folder / "table" / "test.csv", index=False)
     forde("train", "--data", folder / "table", "--run", folder / "c", *SMALL)
     forde("evaluate", folder / "c", "--data", folder / "table", "--corruptions", "all", "--severities", "2,4")
+    kinds = table.assign(kind=np.where(x[:, 1] > 0, "high", "low")).drop(columns="price")
+    kinds.to_csv(folder / "kinds.csv", index=False)
+    options = ("--method", "forde", "--validation", "0.2", *SMALL)
+    forde("train", "--data", folder / "kinds.csv", "--run", folder / "k", *options)
+    forde("evaluate", folder / "k", "--data", folder / "kinds.csv", "--corruptions", "all", "--severities", "3")
     return folder
 
 
 @pytest.fixture(scope="session")
 def pages(runs: Path) -> dict[str, Path]:
-    """Reports of both runs on digits, and of the run on a table."""
+    """Reports of both runs on digits, and of each run on a table."""
     forde("report", runs / "a", runs / "b", "--out", runs / "digits.html")
     forde("report", runs / "c", "--out", runs / "table.html", "--title", "Prices <b>here</b>")
-    return {"digits": runs / "digits.html", "table": runs / "table.html"}
+    forde("report", runs / "k", "--out", runs / "kinds.html")
+    return {name: runs / f"{name}.html" for name in ("digits", "table", "kinds")}

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from forde.commands.console import plain_console
-from forde.commands.options import STDOUT, JsonFile, Runs, Seed
+from forde.commands.options import JsonFile, Runs, Seed
 from forde.errors import FordeError
 from forde.report.page.parts import BETTER, SHOWN, WORDS
 
@@ -37,7 +36,7 @@ def compare(
 
     Example: forde compare runs/a runs/b
     """
-    from forde.commands.reporting import sayer, write_report
+    from forde.commands.reporting import sayer, table_console, write_report
     from forde.evaluation.runs import RunScores, compare_runs
 
     _refuse_too_few(runs)
@@ -45,10 +44,11 @@ def compare(
     found = {
         str(run): _compared(compare_runs, runs[0], run, n_resamples=resamples, seed=seed) for run in runs[1:]
     }  # fmt: skip
-    say, first = sayer(json_file), scores[0]
+    say, console, first = sayer(json_file), table_console(json_file), scores[0]
     say(f"against {runs[0]}, on {first.data['samples']:,} samples of {first.data['name']} ({first.data['split']})")
     for run, own in zip(runs[1:], scores[1:], strict=True):
-        _print(_table(str(run), first, own, found[str(run)]), json_file)
+        console.print()
+        console.print(_table(str(run), first, own, found[str(run)]))
         for line in _cells(found[str(run)]):
             say(line)
     write_report(
@@ -116,9 +116,3 @@ def _cells(found: Comparison) -> Iterator[str]:
             f"{WORDS[metric]} in {len(cells)} cells of corruption and severity: better in {words.count('better')}, "
             f"worse in {words.count('worse')}, within noise in {words.count('within noise')}"
         )
-
-
-def _print(table: Table, json_file: Path | None) -> None:
-    console = plain_console(stderr=json_file == STDOUT)
-    console.print()
-    console.print(table)

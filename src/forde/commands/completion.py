@@ -36,6 +36,18 @@ def data_sets(incomplete: str) -> list[str]:
     return [*(name for name in CATALOGUE if name.startswith(incomplete)), *_paths(incomplete)]
 
 
+def published(incomplete: str) -> list[str]:
+    """Names of data sets and of corrupted copies that are published.
+
+    >>> published("tiny")
+    ['tinyimagenet', 'tinyimagenet-c']
+    """
+    from forde.data import CATALOGUE
+    from forde.data.publications import PUBLICATIONS
+
+    return [name for name in dict.fromkeys((*CATALOGUE, *PUBLICATIONS)) if name.startswith(incomplete)]
+
+
 def models(incomplete: str) -> list[str]:
     """Names of networks.
 

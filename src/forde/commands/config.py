@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from forde.commands import completion
+from forde.commands.options import JsonFile
+from forde.commands.reporting import sayer, write_report
 from forde.commands.settings_file import (
     META,
     OPEN,
@@ -24,6 +27,8 @@ from forde.commands.settings_file import (
 from forde.errors import FordeError, unknown_name
 
 COMMANDS = ("train", "tune")
+UNSAID = ("must be given", "left out")
+"""What it means that a setting has no value."""
 
 
 def config(
@@ -40,6 +45,7 @@ def config(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in training.epochs=30.")
     ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Check a file of settings; with --show print what a command would be called with, and where each value is from.
 
@@ -52,10 +58,11 @@ def config(
         _take_run(asked, run)
     read_file(asked, config_file)
     read_overrides(asked, overrides)
-    lines = [*_lines(asked)]
+    settings, say = [*_settings(asked)], sayer(json_file)
+    write_report("config", {"of": of, "settings": _by_section(settings)}, json_file)
     if show:
-        for line in lines:
-            typer.echo(line)
+        for line in _lines(settings):
+            say(line)
         return
     if run is None and config_file is None and not overrides:
         raise FordeError(
@@ -64,7 +71,7 @@ def config(
         )
     count = len(given(asked).origins)
     where = config_file or run or "--set"
-    typer.echo(f"{where}: {count} settings of forde {of}, all known; forde config --show prints them with the others")
+    say(f"{where}: {count} settings of forde {of}, all known; forde config --show prints them with the others")
 
 
 def _context(own: typer.Context, of: str) -> Any:
@@ -94,24 +101,50 @@ def _take_run(ctx: Any, run: Path) -> None:
             take(ctx, key, value, str(run))
 
 
-def _lines(ctx: Any) -> Iterator[str]:
-    """YAML, section by section, with remarks on where values come from."""
+class _Setting(NamedTuple):
+    """A setting of the command, as it would be called now."""
+
+    section: str
+    key: str
+    value: Any
+    origin: str
+    """Where the value is from: a file, a run, `--set` or the default; without a value what that means."""
+
+
+def _settings(ctx: Any) -> Iterator[_Setting]:
+    """Section by section."""
     said, keys = given(ctx), keys_of(ctx.command.params)
     params = {param.name: param for param in ctx.command.params}
     for section in SECTIONS:
-        own = [(key.split(".")[1], name) for key, name in keys.items() if key.startswith(f"{section}.")]
-        if own:
-            yield f"{section}:"
-        for key, name in own:
-            value, origin = _value(ctx, params[name]), said.origins.get(name)
-            if value is None and origin is None:
-                yield f"  # {key}: {'must be given' if params[name].required else 'left out'}"
-            else:
-                yield f"  {key}: {_yaml(value)}  # {origin or 'default'}"
+        for key, name in keys.items():
+            if key.startswith(f"{section}."):
+                value, origin = _value(ctx, params[name]), said.origins.get(name)
+                unsaid = UNSAID[not params[name].required]
+                default = unsaid if value is None else "default"
+                yield _Setting(section, key.split(".")[1], value, origin or default)
         if section == OPEN:
             _check_options(said.own, _value(ctx, params["method"]) if "method" in params else None)
             for key, value in said.own.items():
-                yield f"  {key}: {_yaml(value)}  # {said.origins[f'{OPEN}.{key}']}"
+                yield _Setting(section, key, value, said.origins[f"{OPEN}.{key}"])
+
+
+def _lines(settings: Sequence[_Setting]) -> Iterator[str]:
+    """YAML, section by section, with remarks on where values come from."""
+    for section, group in groupby(settings, lambda each: each.section):
+        yield f"{section}:"
+        for each in group:
+            if each.value is None and each.origin in UNSAID:
+                yield f"  # {each.key}: {each.origin}"
+            else:
+                yield f"  {each.key}: {_yaml(each.value)}  # {each.origin}"
+
+
+def _by_section(settings: Sequence[_Setting]) -> dict[str, Any]:
+    """For JSON: section → key → value and where it is from."""
+    return {
+        section: {each.key: {"value": each.value, "from": each.origin} for each in group}
+        for section, group in groupby(settings, lambda each: each.section)
+    }
 
 
 def _value(ctx: Any, param: Any) -> Any:

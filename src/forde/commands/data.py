@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -13,7 +14,8 @@ from rich.text import Text
 from forde import data
 from forde.commands import completion
 from forde.commands.console import plain_console
-from forde.commands.options import DataDir
+from forde.commands.options import DataDir, JsonFile
+from forde.commands.reporting import sayer, table_console, write_report
 from forde.data.catalogue import BUILT_IN
 from forde.data.locating import from_package, places
 from forde.data.publications import PUBLICATIONS, File
@@ -21,7 +23,7 @@ from forde.errors import FordeError, unknown_name
 
 app = typer.Typer(help="List, describe, download and check data sets.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="A name that `forde data list` shows.", autocompletion=completion.data_sets)]
+Name = Annotated[str, typer.Argument(help="A name that `forde data list` shows.", autocompletion=completion.published)]
 
 
 def _names() -> list[str]:
@@ -35,8 +37,13 @@ def _place(name: str, folder: Path, *, itself: bool = False) -> str:
     return str(found[0] if found else from_package(name) or "not here")
 
 
+def _sizes(known: data.Description | None) -> dict[str, Any]:
+    """For JSON; of a set of corrupted copies nothing is described."""
+    return {"classes": known.n_classes, "shape": known.shape, "splits": known.splits} if known else {}
+
+
 @app.command("list")
-def list_sets(data_dir: DataDir = None) -> None:
+def list_sets(data_dir: DataDir = None, json_file: JsonFile = None) -> None:
     """List the data sets known by name and where they are.
 
     Example: forde data list --data-dir ~/data
@@ -44,8 +51,9 @@ def list_sets(data_dir: DataDir = None) -> None:
     folder = data.data_folder(data_dir)
     table = Table("name", "classes", "shape", "samples", box=None, pad_edge=False, header_style="bold")
     table.add_column("where", overflow="fold")  # a path that is cut cannot be used
+    found = {}
     for name in _names():
-        known = data.CATALOGUE.get(name)
+        known, place = data.CATALOGUE.get(name), _place(name, folder)
         table.add_row(
             name,
             str(known.n_classes) if known else "",
@@ -53,13 +61,15 @@ def list_sets(data_dir: DataDir = None) -> None:
             ", ".join(f"{split} {size:,}" for split, size in known.splits.items())
             if known
             else "19 types x 5 severities",
-            _place(name, folder),
+            place,
         )
-    plain_console().print(table)
+        found[name] = {**_sizes(known), "where": place}
+    table_console(json_file).print(table)
+    write_report("data list", {"data_sets": found}, json_file)
 
 
 @app.command()
-def info(name: Name, data_dir: DataDir = None) -> None:
+def info(name: Name, data_dir: DataDir = None, json_file: JsonFile = None) -> None:
     """Describe a data set: sizes, channel statistics, classes, licence, files and checksums.
 
     Example: forde data info cifar10
@@ -80,16 +90,21 @@ def info(name: Name, data_dir: DataDir = None) -> None:
         names = f": {', '.join(known.classes)}" if known.classes else ""
         table.add_row("classes", f"{known.n_classes}{names}" if known.n_classes else "none (regression)")
         table.add_row("source", known.source)
-    table.add_row("where", _place(name, data.data_folder(data_dir), itself=True))
+    place = _place(name, data.data_folder(data_dir), itself=True)
+    table.add_row("where", place)
     publication = PUBLICATIONS.get(name.removesuffix("-imagenet"))
+    files = publication.files if publication else ()
+    for file in files:
+        megabytes = f", {file.size / 1e6:,.0f} MB" if file.size else ""
+        table.add_row("file", f"{file.url}{megabytes}, MD5 {file.md5 or 'unknown'}")
     if publication:
-        for file in publication.files:
-            megabytes = f", {file.size / 1e6:,.0f} MB" if file.size else ""
-            table.add_row("file", f"{file.url}{megabytes}, MD5 {file.md5 or 'unknown'}")
         table.add_row("checksums", publication.checksums)
-    console = plain_console()
+    console = table_console(json_file)
     console.print(Text(name, style="bold"))
     console.print(table)
+    more = {"mean": known.mean, "std": known.std, "class_names": known.classes, "source": known.source} if known else {}
+    listed = [{"url": file.url, "bytes": file.size, "md5": file.md5} for file in files]
+    write_report("data info", {"name": name, **_sizes(known), **more, "where": place, "files": listed}, json_file)
 
 
 @app.command()
@@ -100,22 +115,28 @@ def download(name: Name, data_dir: DataDir = None) -> None:
     """
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=plain_console(stderr=True)) as bars:
+    bars = Progress(*columns, console=plain_console(stderr=True))
 
-        def show(file: File, received: int, total: int | None) -> None:
-            if file.name not in tasks:
-                tasks[file.name] = bars.add_task(file.name)
-            bars.update(tasks[file.name], completed=received, total=total)
+    def show(file: File, received: int, total: int | None) -> None:
+        if not tasks:
+            bars.start()  # not before, so that a mistake is a sentence alone
+        if file.name not in tasks:
+            tasks[file.name] = bars.add_task(file.name)
+        bars.update(tasks[file.name], completed=received, total=total)
 
+    try:
         folder = data.download(name, data_dir, progress=show)
+    finally:
+        if tasks:
+            bars.stop()
     typer.echo(f"{name} is in {folder}")
 
 
 @app.command()
-def check(name: Name, data_dir: DataDir = None) -> None:
+def check(name: Name, data_dir: DataDir = None, json_file: JsonFile = None) -> None:
     """Read a whole data set and compare it with its description.
 
-    Example: forde data check cifar10 --data-dir ~/data
+    Example: forde data check digits
     """
     table = Table(
         "split",
@@ -136,8 +157,9 @@ def check(name: Name, data_dir: DataDir = None) -> None:
             f"{report.repeated:,}",
             f"{report.relabelled:,}",
         )
-    plain_console().print(table)
+    table_console(json_file).print(table)
+    write_report("data check", {"name": name, "splits": [asdict(report) for report in reports]}, json_file)
     problems = [problem for report in reports for problem in report.problems]
     if problems:
         raise FordeError(f"{name} is not as published: {' '.join(problems)}")
-    typer.echo(f"{name} is as described.")
+    sayer(json_file)(f"{name} is as described.")

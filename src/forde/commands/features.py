@@ -10,9 +10,9 @@ import typer
 
 from forde.benchmarks.machine import machine
 from forde.commands.bench.options import names, whole_numbers
-from forde.commands.bench.output import write_json
 from forde.commands.features_progress import Teller, summary
-from forde.commands.options import LATER
+from forde.commands.options import LATER, Device, JsonFile, Precision, Seed, chosen_device
+from forde.commands.reporting import sayer, write_report
 from forde.corruptions import NAMES
 from forde.errors import FordeError, RunInterruptedError
 
@@ -40,8 +40,8 @@ def features(
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="A file with the weights of the backbone.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a model of the hub.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; a GPU where there is one if left out.")] = None,
-    precision: Annotated[str, typer.Option(help="float32 or bf16.")] = "float32",
+    device: Device = None,
+    precision: Precision = "float32",
     store: Annotated[
         str | None,
         typer.Option(help="float32, bfloat16 or float16 in the files; by default bfloat16 for bf16, else float32."),
@@ -49,7 +49,7 @@ def features(
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Images per batch; 256 on a GPU and 16 on a CPU if left out.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random corruptions and of noise.")] = 0,
+    seed: Seed = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many images of each set.")] = None,
     save_seconds: Annotated[float, typer.Option(min=0, help="Write a shard after so many seconds.")] = 30.0,
     minutes: Annotated[
@@ -58,7 +58,7 @@ def features(
             "--minutes", "--limit-minutes", min=0, help="Stop after so many minutes; the same command goes on."
         ),
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write a summary here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Compute features of images, for `forde.data.load_features`; the same command goes on wherever it was stopped.
 
@@ -67,13 +67,11 @@ def features(
 
     Exit code 75: --minutes ended before the work did.
     """
-    import torch
-
     from forde.data import features as pretrained
     from forde.training.signals import stop_requests
 
-    began = time.monotonic()
-    target = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    began, say = time.monotonic(), sayer(json_file)
+    target = str(chosen_device(device))
     settings = pretrained.Settings(batch_size, target, precision, store or "", save_seconds)
     network = pretrained.backbone(backbone, weights=weights, revision=revision)
     sets = pretrained.feature_sets(
@@ -90,20 +88,21 @@ def features(
     if not sets:
         raise FordeError("there is nothing to compute; name a split, a corruption or a foreign set.")
     images = sum(one.n for one in sets)
-    typer.echo(f"{network.name} over {data}: {len(sets)} sets, {images:,} images, on {target} in {precision}")
+    say(f"{network.name} over {data}: {len(sets)} sets, {images:,} images, on {target} in {precision}")
     with stop_requests() as request:
         deadline = began + 60 * minutes if minutes is not None else float("inf")
         teller = Teller(sets, lambda: request.signal is not None or time.monotonic() > deadline)
         with teller.shown():
             for step in pretrained.fill(out, network, sets, settings, watch=teller.watch):
                 teller.step(step)
-    if json_file is not None:
-        seconds = round(time.monotonic() - began, 3)
-        content = {"machine": machine(), "backbone": network.about, "finished": len(teller.rows) == len(sets)}
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(json_file, {**content, "seconds": seconds, "sets": teller.rows})
+    write_report(
+        "features",
+        {"machine": machine(), "backbone": network.about, "finished": len(teller.rows) == len(sets),
+         "seconds": round(time.monotonic() - began, 3), "sets": teller.rows},
+        json_file,
+    )  # fmt: skip
     if len(teller.rows) == len(sets):
-        typer.echo(summary(out, teller.rows))
+        say(summary(out, teller.rows))
         return
     missing = f"{len(sets) - len(teller.rows)} of {len(sets)} sets are missing in '{out}'"
     advice = "what was computed is saved; the same command goes on."

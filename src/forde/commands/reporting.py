@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Console
 
 from forde._version import __version__
+from forde.commands.console import plain_console
 from forde.commands.options import STDOUT
 from forde.durable import make_folder, write_whole
 from forde.training.run_log import FOR_THE_FILE
@@ -26,6 +28,11 @@ def sayer(json_file: Path | None) -> Callable[[str], None]:
     4 of 4 done
     """
     return partial(typer.echo, err=json_file == STDOUT)
+
+
+def table_console(json_file: Path | None) -> Console:
+    """Where tables are printed: on stderr where stdout is to hold JSON alone."""
+    return plain_console(stderr=json_file == STDOUT)
 
 
 class _Said(logging.Handler):

@@ -6,14 +6,15 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forde.commands.options import LATER
+from forde.commands.options import LATER, JsonFile
+from forde.commands.reporting import sayer, write_report
 from forde.errors import FordeError, unknown_name
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def reproduce(
     page: Annotated[
         Path | None, typer.Option(help="Fill in the tables and figures that this Markdown page asks for.")
     ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Run the paper's experiments; what is finished is never run again.
 
@@ -71,8 +73,9 @@ def reproduce(
     from forde.experiments.sweeps import runnable
 
     chosen = adjusted(budget_of(budget), precision, seeds, None if features is None else features.resolve().name)
+    say = sayer(json_file)
     if list_:
-        _list()
+        write_report("reproduce", {"experiments": _list(say)}, json_file)
         return
     wanted = _experiments(names, everything=report or page is not None)
     place = _place(
@@ -87,14 +90,19 @@ def reproduce(
         if not cells:
             raise FordeError("no cell is left to run, for the reasons above; see --list for the experiments.")
         if dry_run:
-            _show(cells, place)
+            _show(cells, place, say)
+            write_report("reproduce", {"cells": _states(cells, place)}, json_file)
             return
-        outcomes = _run(cells, place, jobs, slurm, minutes)
-    _report(wanted, chosen, out, page)
-    _conclude(outcomes)
+        outcomes = _run(cells, place, jobs, slurm, minutes, say)
+    _report(wanted, chosen, out, page, say)
+    done = [{"name": each.cell.name, "status": each.status, "line": each.line, "seconds": each.seconds}
+            for each in outcomes]  # fmt: skip
+    write_report("reproduce", {"budget": budget, "out": out, "cells": done}, json_file)
+    _conclude(outcomes, say)
 
 
-def _list() -> None:
+def _list(say: Callable[[str], None]) -> dict[str, Any]:
+    """Returns what each experiment is, and the seconds that it should take at each budget."""
     from forde.experiments.budgets import BUDGETS
     from forde.experiments.cells import unique
     from forde.experiments.estimates import seconds_of
@@ -103,13 +111,16 @@ def _list() -> None:
 
     known = experiments()
     width = max(map(len, known)) + 2
-    typer.echo(f"{'experiment':{width}}{''.join(f'{name:>9}' for name in BUDGETS)}")
+    say(f"{'experiment':{width}}{''.join(f'{name:>9}' for name in BUDGETS)}")
+    found = {}
     for each in known.values():
-        times = [duration(sum(map(seconds_of, unique(each.cells(chosen))))) for chosen in BUDGETS.values()]
-        typer.echo(f"{each.name:{width}}{''.join(f'{time:>9}' for time in times)}  {each.line}")
-    typer.echo("\nTimes on one NVIDIA H200 (smoke: on a CPU). Experiments share cells, and each cell is run once.")
+        times = {name: sum(map(seconds_of, unique(each.cells(chosen)))) for name, chosen in BUDGETS.items()}
+        say(f"{each.name:{width}}{''.join(f'{duration(time):>9}' for time in times.values())}  {each.line}")
+        found[each.name] = {"line": each.line, "seconds": times}
+    say("\nTimes on one NVIDIA H200 (smoke: on a CPU). Experiments share cells, and each cell is run once.")
     for chosen in BUDGETS.values():
-        typer.echo(f"--budget {chosen.name}: {chosen.line}")
+        say(f"--budget {chosen.name}: {chosen.line}")
+    return found
 
 
 def _experiments(names: list[str] | None, *, everything: bool) -> list[Experiment]:
@@ -152,23 +163,30 @@ def _only(cells: Sequence[Cell], methods: str | None, pattern: str | None) -> li
     return fitting
 
 
-def _show(cells: Sequence[Cell], place: Place) -> None:
+def _states(cells: Sequence[Cell], place: Place) -> list[dict[str, str]]:
+    from forde.experiments.results import path_of
+
+    return [{"name": cell.name, "status": "done" if path_of(cell, place.cells).exists() else "to do"} for cell in cells]
+
+
+def _show(cells: Sequence[Cell], place: Place, say: Callable[[str], None]) -> None:
     """Each cell with its expected seconds, and those of all that are to do up to it."""
     from forde.experiments.estimates import timetable
-    from forde.experiments.results import path_of
     from forde.progress import duration
 
-    todo = [cell for cell in cells if not path_of(cell, place.cells).exists()]
+    states = _states(cells, place)
+    todo = [cell for cell, state in zip(cells, states, strict=True) if state["status"] == "to do"]
     seconds, total = dict(timetable(todo)), 0.0
-    for cell in cells:
+    for cell, state in zip(cells, states, strict=True):
         total += seconds.get(cell, 0.0)
         times = f"{seconds[cell]:6.0f} s {total:7.0f} s" if cell in seconds else " " * 18
-        typer.echo(f"{'to do' if cell in seconds else 'done':7}{times}  {cell.name}")
-    typer.echo(f"{len(todo)} of {len(cells)} cells to do, about {duration(total)} on one H200")
+        say(f"{state['status']:7}{times}  {cell.name}")
+    say(f"{len(todo)} of {len(cells)} cells to do, about {duration(total)} on one H200")
 
 
 def _run(
-    cells: Sequence[Cell], place: Place, jobs: int, slurm: str | None, minutes: float | None
+    cells: Sequence[Cell], place: Place, jobs: int, slurm: str | None, minutes: float | None,
+    say: Callable[[str], None],
 ) -> list[Outcome]:  # fmt: skip
     from forde.experiments.slurm import parse, run_on_cluster
     from forde.experiments.sweeps import run_in_order, run_in_processes
@@ -177,14 +195,16 @@ def _run(
 
     def tell(outcome: Outcome) -> None:
         seconds = f"{outcome.seconds:6.1f} s" if outcome.seconds else " " * 8
-        typer.echo(f"{next(count):3}/{len(cells)} {outcome.status:12}{seconds}  {outcome.cell.name}  {outcome.line}")
+        say(f"{next(count):3}/{len(cells)} {outcome.status:12}{seconds}  {outcome.cell.name}  {outcome.line}")
 
     if slurm is not None:
         return run_on_cluster(cells, place, parse(slurm), minutes, tell)
     return run_in_order(cells, place, tell) if jobs == 1 else run_in_processes(cells, place, jobs, tell)
 
 
-def _report(wanted: Sequence[Experiment], chosen: object, out: Path, page: Path | None) -> None:
+def _report(
+    wanted: Sequence[Experiment], chosen: object, out: Path, page: Path | None, say: Callable[[str], None]
+) -> None:
     from forde.experiments.budgets import Budget
     from forde.report.experiments import report_experiment
     from forde.report.pages import fill_page
@@ -192,16 +212,16 @@ def _report(wanted: Sequence[Experiment], chosen: object, out: Path, page: Path 
     assert isinstance(chosen, Budget)
     for each in wanted:
         for line in report_experiment(each, chosen, out):
-            typer.echo(line)
+            say(line)
     if page is not None:
-        typer.echo(fill_page(page, out))
+        say(fill_page(page, out))
 
 
-def _conclude(outcomes: Sequence[Outcome]) -> None:
+def _conclude(outcomes: Sequence[Outcome], say: Callable[[str], None]) -> None:
     counts = Counter(each.status for each in outcomes)
     left = counts["left"] + counts["interrupted"] + counts["busy"]
     if left:
-        typer.echo(f"{left} of {len(outcomes)} cells are left; run the same command again to go on.")
+        say(f"{left} of {len(outcomes)} cells are left; run the same command again to go on.")
     if counts["failed"]:
         typer.echo(f"{counts['failed']} of {len(outcomes)} cells failed; the reasons stand above.", err=True)
     if counts["failed"] or left:

@@ -24,13 +24,11 @@ def draw_reliability(predictions: Mapping[str, tuple[Tensor, Tensor]], path: Pat
     for axis, (title, (probs, labels)) in zip(axes, predictions.items(), strict=True):
         table = reliability(probs, labels, n_bins)
         filled = table.counts > 0
-        centres = (filled.nonzero().flatten() + 0.5) / n_bins
-        axis.bar(
-            centres, table.accuracy[filled], width=1 / n_bins, color="#4477aa", edgecolor="white", label="accuracy"
-        )
-        axis.plot(
-            table.confidence[filled], table.accuracy[filled], "o", color="#ee6677", markersize=3, label="bin means"
-        )
+        # In numpy's arrays: matplotlib subtracts them, of which NumPy warns with tensors.
+        centres = ((filled.nonzero().flatten() + 0.5) / n_bins).numpy()
+        accuracy, confidence = table.accuracy[filled].numpy(), table.confidence[filled].numpy()
+        axis.bar(centres, accuracy, width=1 / n_bins, color="#4477aa", edgecolor="white", label="accuracy")
+        axis.plot(confidence, accuracy, "o", color="#ee6677", markersize=3, label="bin means")
         axis.plot([0, 1], [0, 1], "--", color="0.4", linewidth=1, label="perfect calibration")
         axis.set(title=f"{title}\nECE {ece(probs, labels, n_bins):.4f}", xlabel="confidence", xlim=(0, 1), ylim=(0, 1))
     axes[0].set_ylabel("accuracy")

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from forde.benchmarks.corruptions import measure, whole_set_seconds
 from forde.benchmarks.machine import machine
-from forde.commands.bench.output import JsonFile, write_json
-from forde.commands.console import plain_console
+from forde.commands.options import STDOUT, JsonFile
+from forde.commands.reporting import table_console, write_report
 
 
 def corruptions(
@@ -25,7 +25,7 @@ def corruptions(
 
     Example: forde bench corruptions --json corruptions.json
     """
-    console = plain_console()
+    console = table_console(json_file)
     with console.status("measuring"):
         speeds, seconds = measure(repeats=repeats)
     table = Table(caption=f"19 × 5 × 10,000 images at these speeds: {seconds:.1f} s on one core")
@@ -40,6 +40,6 @@ def corruptions(
         taken = whole_set_seconds(workers=workers, device=device)
         console.print(f"whole set with {workers} workers on {device}: {taken:.1f} s")
         numbers["whole_set"] = {"workers": workers, "device": device, "seconds": taken}
-    if json_file is not None:
-        write_json(json_file, numbers)
+    write_report("bench corruptions", numbers, json_file)
+    if json_file not in (None, STDOUT):
         console.print(f"wrote {json_file}", soft_wrap=True)

@@ -9,7 +9,8 @@ import typer
 from forde.benchmarks.kernel import measure, metrics
 from forde.benchmarks.timing import checked_device
 from forde.commands.bench.options import whole_numbers
-from forde.commands.bench.output import Device, JsonFile, Repeats, report
+from forde.commands.bench.output import Device, Repeats, report
+from forde.commands.options import JsonFile
 
 
 def kernel(
@@ -29,4 +30,4 @@ def kernel(
     """
     sizes = whole_numbers("--dimensions", dimensions)
     rows = measure(sizes, members=members, batch=batch, rank=rank, device=checked_device(device), repeats=repeats)
-    report(rows, len(sizes) * len(metrics(rank)), json_file)
+    report("kernel", rows, len(sizes) * len(metrics(rank)), json_file)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +11,12 @@ from rich.table import Table
 
 from forde.benchmarks.machine import machine
 from forde.benchmarks.rows import Row
-from forde.commands.console import plain_console
-from forde.durable import write_whole
+from forde.commands.options import STDOUT
+from forde.commands.reporting import table_console, write_report
+from forde.durable import make_folder
 from forde.errors import FordeError
+from forde.progress import Pace, duration
 
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers here.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Timed calls of each row; the median counts.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Precisions = Annotated[
@@ -48,40 +48,44 @@ NUMBERS = {
 """Heading and format of measured columns; all others are settings."""
 
 
-def report(snapshots: Iterator[list[Row]], total: int, json_file: Path | None) -> None:
-    """Follow a measurement, of which `snapshots` yields all rows so far, to its end.
+def report(command: str, snapshots: Iterator[list[Row]], total: int, json_file: Path | None) -> None:
+    """Follow a measurement of `forde bench COMMAND`, of which `snapshots` yields all rows so far, to its end.
 
     Whatever ends it (an error, Ctrl-C), rows that were measured are in the file and in the table.
     """
     if total == 0:
         raise FordeError("there is nothing to measure; give each option at least one value.")
-    console = plain_console()
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.open("a").close()  # a file that cannot be written is better known before than after
+    name, console = f"bench {command}", table_console(json_file)
+    file = None if json_file == STDOUT else json_file
+    if file is not None:
+        make_folder(file.parent)
+        file.open("a").close()  # a file that cannot be written is better known before than after
     rows: list[Row] = []
+
+    pace = Pace(total)
     try:
         with console.status(f"measuring 1 of {total}") as status:
             for rows in snapshots:
-                status.update(f"measuring {min(len(rows) + 1, total)} of {total}")
-                if json_file is not None:
-                    write_json(json_file, {"machine": machine(), "rows": rows})
+                left = pace.left(len(rows))
+                more = f", {duration(left)} left" if left else ""
+                status.update(f"measuring {min(len(rows) + 1, total)} of {total}{more}")
+                if not console.is_terminal:
+                    typer.echo(f"{len(rows)}/{total} measured{more}", err=True)
+                if file is not None:
+                    write_report(name, {"machine": machine(), "rows": rows}, file)
     finally:
-        if json_file is not None and rows:
-            console.print(f"wrote {json_file}", soft_wrap=True)
-        elif json_file is not None and not json_file.stat().st_size:
-            json_file.unlink()
+        if file is not None and rows:
+            console.print(f"wrote {file}", soft_wrap=True)
+        elif file is not None and not file.stat().st_size:
+            file.unlink()
         if rows:
             console.print(as_table(rows))
             for line, style in below(rows):
                 console.print(line, style=style, highlight=False, soft_wrap=True)
+            if json_file == STDOUT:
+                write_report(name, {"machine": machine(), "rows": rows}, json_file)
     if all(row["ms"] is None for row in rows):
         raise FordeError("nothing could be measured; the reasons stand under the table.")
-
-
-def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """A file that is whole at any time."""
-    write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def as_table(rows: Sequence[Row]) -> Table:

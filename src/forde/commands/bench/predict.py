@@ -9,7 +9,8 @@ import typer
 from forde.benchmarks.models import MODELS
 from forde.benchmarks.predict import measure, predictions
 from forde.commands.bench.options import names, whole_numbers
-from forde.commands.bench.output import Device, JsonFile, Precisions, Repeats, Size, report
+from forde.commands.bench.output import Device, Precisions, Repeats, Size, report
+from forde.commands.options import JsonFile
 
 
 def predict(
@@ -36,4 +37,4 @@ def predict(
         device=device,
         size=size,
     )
-    report(measure(wanted, repeats), len(wanted), json_file)
+    report("predict", measure(wanted, repeats), len(wanted), json_file)

@@ -11,7 +11,8 @@ from forde.benchmarks.processes import measure as measure_processes
 from forde.benchmarks.scale import measure, sizes_around
 from forde.benchmarks.step import ENGINES, MEMORIES, Step
 from forde.commands.bench.options import whole_numbers
-from forde.commands.bench.output import Device, JsonFile, Repeats, Size, report
+from forde.commands.bench.output import Device, Repeats, Size, report
+from forde.commands.options import JsonFile
 from forde.distributed.mesh import parse_shape
 from forde.errors import FordeError
 
@@ -55,7 +56,7 @@ def scale(
     centre.check()
     if counts := whole_numbers("--over-processes", over_processes):
         shape = None if mesh == "auto" else parse_shape(mesh)
-        report(measure_processes(centre, counts, shape, repeats), len({1, *counts}), json_file)
+        report("scale", measure_processes(centre, counts, shape, repeats), len({1, *counts}), json_file)
         return
     if mesh != "auto":
         raise FordeError("--mesh is for --over-processes; say over how many.")
@@ -65,4 +66,4 @@ def scale(
         "size": sizes_around(centre) if over_size is None else whole_numbers("--over-size", over_size),
     }
     axes = {axis: values for axis, values in given.items() if values}
-    report(measure(centre, axes, repeats), sum(len(values) for values in axes.values()), json_file)
+    report("scale", measure(centre, axes, repeats), sum(len(values) for values in axes.values()), json_file)

@@ -9,7 +9,8 @@ import typer
 from forde.benchmarks.models import MODELS
 from forde.benchmarks.step import ENGINES, MEMORIES, default_engines, measure, steps
 from forde.commands.bench.options import names, shares, whole_numbers
-from forde.commands.bench.output import Device, JsonFile, Precisions, Repeats, Size, report
+from forde.commands.bench.output import Device, Precisions, Repeats, Size, report
+from forde.commands.options import JsonFile
 
 
 def step(
@@ -55,4 +56,4 @@ def step(
         device=device,
         size=size,
     )
-    report(measure(wanted, repeats), len(wanted), json_file)
+    report("step", measure(wanted, repeats), len(wanted), json_file)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markdown import Markdown
 
 from forde.benchmarks.machine import machine
 from forde.commands.bench.options import names
-from forde.commands.bench.output import JsonFile, write_json
-from forde.commands.console import plain_console
+from forde.commands.options import JsonFile
+from forde.commands.reporting import sayer, table_console, write_report
 from forde.errors import FordeError
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def tables(
     cells = [Cell(data, each) for data in wanted_sets for each in wanted_peers]
     if not cells:
         raise FordeError("there is nothing to measure; give --sets and --peers at least one name each.")
-    failed = _follow(run_cells(cells, splits, out, jobs), len(cells))
+    failed = _follow(run_cells(cells, splits, out, jobs), len(cells), sayer(json_file))
     _report(cells, splits, out, json_file)
     if page is not None:
         from forde.report.pages import fill_page
 
-        typer.echo(fill_page(page, out))
+        sayer(json_file)(fill_page(page, out))
     if failed:
         typer.echo(f"{failed} of {len(cells)} cells failed; the reasons stand above.", err=True)
         raise typer.Exit(CELL_FAILED)
@@ -115,14 +115,14 @@ def _left_out(kind: str, missing: Sequence[tuple[str, str]]) -> list[str]:
     ]
 
 
-def _follow(outcomes: Iterable[Outcome], total: int) -> int:
+def _follow(outcomes: Iterable[Outcome], total: int, say: Callable[[str], None]) -> int:
     """One line for each cell as it ends; returns how many failed."""
     failed = 0
     for number, outcome in enumerate(outcomes, start=1):
         failed += outcome.status == "failed"
         seconds = f"{outcome.seconds:6.1f} s" if outcome.seconds else " " * 8
         name = f"{outcome.cell.data.name} {outcome.cell.peer.name}"
-        typer.echo(f"{number:3}/{total} {outcome.status:9}{seconds}  {name}: {outcome.line}")
+        say(f"{number:3}/{total} {outcome.status:9}{seconds}  {name}: {outcome.line}")
     return failed
 
 
@@ -130,14 +130,10 @@ def _report(cells: Sequence[Cell], splits: int, out: Path, json_file: Path | Non
     from forde.benchmarks.tables.summary import METRICS, markdown, of_task, rows_of, scores_of, write_markdown
 
     scores = scores_of(cells, splits, out)
-    console = plain_console()
+    say, console = sayer(json_file), table_console(json_file)
     for task in METRICS:
         part = of_task(scores, task)
         if part:
             console.print(Markdown(markdown(part, task, splits)))
-            typer.echo(f"wrote {write_markdown(part, task, splits, out)}")
-    if json_file is not None:
-        content: dict[str, Any] = {"machine": machine(), "splits": splits, "rows": rows_of(scores)}
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(json_file, content)
-        typer.echo(f"wrote {json_file}")
+            say(f"wrote {write_markdown(part, task, splits, out)}")
+    write_report("bench tables", {"machine": machine(), "splits": splits, "rows": rows_of(scores)}, json_file)

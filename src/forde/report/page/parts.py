@@ -62,8 +62,8 @@ class Table:
 def number(value: float | None, digits: int = 3) -> str:
     """A number with so many significant digits and no exponent where it can be read without.
 
-    >>> number(0.98765), number(1234.5), number(0.000012), number(None), number(0.0)
-    ('0.988', '1,234', '1.2e-05', '–', '0')
+    >>> number(0.98765), number(1234.5), number(0.000012), number(1.2e-09), number(None), number(0.0)
+    ('0.988', '1,234', '0.000012', '1.2e-09', '–', '0')
     >>> number(-0.0148)
     '−0.0148'
     """
@@ -73,9 +73,10 @@ def number(value: float | None, digits: int = 3) -> str:
         return f"−{number(-value, digits)}" if value else "0"
     if value >= 1000:
         return f"{value:,.0f}"
-    if value < 1e-4:
+    if value < 1e-6:
         return f"{value:.{digits - 1}g}"
-    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(value)))}f}"
+    shown = digits if value >= 1e-4 else digits - 1
+    return f"{value:.{max(0, shown - 1 - math.floor(math.log10(value)))}f}"
 
 
 def percent(value: float, digits: int = 1) -> str:

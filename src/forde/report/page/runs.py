@@ -63,6 +63,11 @@ class EvaluatedRun:
         return inputs == "rows" if inputs else self.scores.task == "regression"  # which earlier versions did not say
 
     @property
+    def altered(self) -> str:
+        """What its inputs are called that are not clean."""
+        return "shifted" if self.of_rows else "corrupted"
+
+    @property
     def corrupted_keys(self) -> list[Key]:
         """Each corruption and severity that was evaluated."""
         return [(name, level) for name, levels in self.scores.result.cells.items() for level in levels]

@@ -27,16 +27,16 @@ def metric_table(runs: Sequence[EvaluatedRun]) -> Table:
     """Each run on clean and on corrupted data; metrics with standard errors."""
     metrics = SHOWN[runs[0].scores.task]
     rows = []
-    for where, title in (("clean", "clean"), ("cell_average", "corrupted")):
+    for where, title in (("clean", "clean"), ("cell_average", runs[0].altered)):
         found = {run.name: getattr(run.scores.result, where) for run in runs}
         shown = {name: scores for name, scores in found.items() if scores}
         best = {m: best_of(m, [scores[m].value for scores in shown.values()]) for m in metrics}
         for name, scores in shown.items():
             cells = [metric_cell(m, *scores[m], best=scores[m].value == best[m]) for m in metrics]
             rows.append([text_cell(name), text_cell(title), *cells])
+    altered, kinds = runs[0].altered.capitalize(), "shifts" if runs[0].of_rows else "corruptions"
     caption = (
-        "Metrics with standard errors of the bootstrap over samples. Corrupted: mean over all corruptions and "
-        "severities."
+        f"Metrics with standard errors of the bootstrap over samples. {altered}: mean over all {kinds} and severities."
     )
     if len(runs) > 1:
         caption += " The best is bold; whether it is better by more than noise, the differences say."
@@ -50,7 +50,7 @@ def difference_table(runs: Sequence[EvaluatedRun], comparisons: Mapping[str, Com
     for run in runs[1:]:
         if (found := comparisons.get(run.name)) is None:
             continue
-        for where, title in (("clean", "clean"), ("cell_average", "corrupted")):
+        for where, title in (("clean", "clean"), ("cell_average", runs[0].altered)):
             if differences := getattr(found, where):
                 cells = [_difference_cell(m, differences[m]) for m in metrics]
                 rows.append([text_cell(run.name), text_cell(title), *cells])

@@ -61,22 +61,18 @@ def _how_much_better(runs: Sequence[EvaluatedRun], best: EvaluatedRun, compariso
     if other.name not in comparisons:
         return f"{first.name} and {other.name} were evaluated on different data, so their differences mean nothing."
     comparison = comparisons[other.name]
-    corrupted = bool(comparison.cell_average)
-    found = (comparison.cell_average if corrupted else comparison.clean)["nll"]
-    main = f"{_where(first) if corrupted else 'on clean data'} its NLL differs by {_difference(found)}"
-    clean = f", on clean data by {_difference(comparison.clean['nll'])}" if corrupted else ""
-    return f"{other.name} against {first.name}: {main}{clean} (lower is better); {_judged(found, first, other)}."
-
-
-def _difference(found: Difference) -> str:
-    return f"{signed(found.value)} ± {number(found.error, 2)}"
+    places = [(_where(first), comparison.cell_average), ("on clean data", comparison.clean)]
+    said = [f"{where} by {_judged(found['nll'], first, other)}" for where, found in places if found]
+    return f"The NLL of {other.name} differs from that of {first.name} (lower is better) {'; '.join(said)}."
 
 
 def _judged(found: Difference, first: EvaluatedRun, other: EvaluatedRun) -> str:
+    """The difference, and whether it is more than noise."""
+    value = f"{signed(found.value)} ± {number(found.error, 2)}"
     if abs(found.value) <= CLEAR * found.error or found.value == 0:
-        return "that is within the noise of these test samples"
+        return f"{value}, which is within the noise of these test samples"
     better = other if found.value < 0 else first
-    return f"on these test samples {better.name} is better (p = {number(found.p_value, 1)})"
+    return f"{value}, so that {better.name} is better on these test samples (p = {number(found.p_value, 1)})"
 
 
 def _how_far_to_trust(run: EvaluatedRun) -> str:

@@ -20,14 +20,14 @@ BINS = 15
 
 def reliability_figures(runs: Sequence[EvaluatedRun]) -> list[Figure]:
     """One for clean data, one for all corrupted data together."""
-    figures = [_figure(runs, "clean", {run.name: run.terms[CLEAN_KEY] for run in runs})]
+    figures = [_figure(runs, "clean", "clean", {run.name: run.terms[CLEAN_KEY] for run in runs})]
     if all(run.corrupted_keys for run in runs):
         everything = {run.name: torch.cat([run.terms[key] for key in run.corrupted_keys]) for run in runs}
-        figures.append(_figure(runs, "corrupted", everything))
+        figures.append(_figure(runs, "corrupted", runs[0].altered, everything))
     return figures
 
 
-def _figure(runs: Sequence[EvaluatedRun], kind: str, terms: dict[str, Tensor]) -> Figure:
+def _figure(runs: Sequence[EvaluatedRun], id_: str, kind: str, terms: dict[str, Tensor]) -> Figure:
     rows = [{"run": name, **point} for name, found in terms.items() for point in _points(found)]
     names = [run.name for run in runs]
     share = alt.Scale(domain=[0, 1])
@@ -53,7 +53,7 @@ def _figure(runs: Sequence[EvaluatedRun], kind: str, terms: dict[str, Tensor]) -
     )
     text = f"Reliability diagram on {kind} data: accuracy over confidence, one line per run. {spoken}."
     return Figure(
-        f"reliability-{kind}",
+        f"reliability-{id_}",
         f"On {kind} data",
         "On the dashed line confidence is honest; below it the run is too sure, above it not sure enough. Large dots "
         "stand for many samples.",

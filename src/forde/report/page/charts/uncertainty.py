@@ -17,7 +17,7 @@ from forde.report.page.runs import FOREIGN_KEY, EvaluatedRun
 
 BINS = 40
 POINTS = 100
-KINDS = {"clean": "#0072b2", "corrupted": "#d55e00", "foreign": "#7f7f7f"}
+COLOURS = {"clean": "#0072b2", "corrupted": "#d55e00", "shifted": "#d55e00", "foreign": "#7f7f7f"}
 
 
 def histogram_figures(runs: Sequence[EvaluatedRun]) -> list[Figure]:
@@ -30,7 +30,7 @@ def histogram_figures(runs: Sequence[EvaluatedRun]) -> list[Figure]:
 def _epistemic(run: EvaluatedRun) -> dict[str, Tensor]:
     found = {"clean": run.epistemic(CLEAN_KEY)}
     if run.corrupted_keys:
-        found["corrupted"] = torch.cat([run.epistemic(key) for key in run.corrupted_keys])
+        found[run.altered] = torch.cat([run.epistemic(key) for key in run.corrupted_keys])
     if run.scores.foreign is not None:
         found["foreign"] = run.epistemic(FOREIGN_KEY)
     return found
@@ -44,13 +44,14 @@ def _histogram(place: int, name: str, kinds: dict[str, Tensor], most: float, run
         for bin_, count in enumerate(torch.histc(values.double(), BINS, 0, most))
     ]
     classes = run.scores.task == "classification"
-    unit = "nats" if classes else f"standard deviation of {run.scores.data['target'] or 'the target'}"
-    scale = alt.Scale(domain=list(kinds), range=[KINDS[kind] for kind in kinds])
+    # Without the target's name, which may be long: a title that is wider than the figure would be cut.
+    title = "Epistemic uncertainty (nats)" if classes else "Epistemic σ (unit of the target)"
+    scale = alt.Scale(domain=list(kinds), range=[COLOURS[kind] for kind in kinds])
     drawn = (
         chart(rows)
         .mark_area(interpolate="step-after", fillOpacity=0.3, line=True)
         .encode(
-            x=alt.X("from:Q", title=f"Epistemic uncertainty ({unit})", scale=alt.Scale(domain=[0, most], nice=False),
+            x=alt.X("from:Q", title=title, scale=alt.Scale(domain=[0, most], nice=False),
                     axis=alt.Axis(tickCount=10)),
             # A root shows rare, uncertain samples beside the many that are certain.
             y=alt.Y("share:Q", stack=None, title="Share of samples (root scale)", axis=alt.Axis(format="%"),
@@ -62,17 +63,17 @@ def _histogram(place: int, name: str, kinds: dict[str, Tensor], most: float, run
     means = ", ".join(f"{number(float(values.mean()))} for {kind} inputs" for kind, values in kinds.items())
     text = f"Histogram of the epistemic uncertainty of {name}: mean {means}."
     return Figure(
-        f"epistemic-{place}", name, f"Mean {means}. It should grow from clean over corrupted to foreign.", text,
+        f"epistemic-{place}", name, f"Mean {means}. It should grow from clean over {run.altered} to foreign.", text,
         finished(drawn, text),
     )  # fmt: skip
 
 
 def risk_figures(runs: Sequence[EvaluatedRun]) -> list[Figure]:
     """Error of the share of samples that is answered, the most certain first; for clean and for corrupted data."""
-    figures = [_risk(runs, "clean", {run.name: _clean_pair(run) for run in runs})]
+    figures = [_risk(runs, "clean", "clean", {run.name: _clean_pair(run) for run in runs})]
     if runs[0].scores.task == "classification" and all(run.corrupted_keys for run in runs):
         pairs = {run.name: _pair(torch.cat([run.terms[key] for key in run.corrupted_keys])) for run in runs}
-        figures.append(_risk(runs, "corrupted", pairs))
+        figures.append(_risk(runs, "corrupted", runs[0].altered, pairs))
     return figures
 
 
@@ -88,7 +89,7 @@ def _pair(terms: Tensor) -> tuple[Tensor, Tensor]:
     return terms[:, MEANS.index("total")], 1 - terms[:, MEANS.index("accuracy")]
 
 
-def _risk(runs: Sequence[EvaluatedRun], kind: str, pairs: dict[str, tuple[Tensor, Tensor]]) -> Figure:
+def _risk(runs: Sequence[EvaluatedRun], id_: str, kind: str, pairs: dict[str, tuple[Tensor, Tensor]]) -> Figure:
     classes = runs[0].scores.task == "classification"
     rows, spoken = [], []
     for name, (uncertainty, loss) in pairs.items():
@@ -118,4 +119,4 @@ def _risk(runs: Sequence[EvaluatedRun], kind: str, pairs: dict[str, tuple[Tensor
     text = f"Risk over coverage on {kind} data: {'; '.join(spoken)}."
     by = "entropy" if classes else "predictive standard deviation"
     caption = f"Samples of high {by} are left to a human first. {'; '.join(spoken)}."
-    return Figure(f"risk-{kind}", f"On {kind} data", caption, text, finished(drawn, text))
+    return Figure(f"risk-{id_}", f"On {kind} data", caption, text, finished(drawn, text))
