@@ -26,9 +26,9 @@ IN_EXPERIMENTS = (
     ),
     Mistake(
         "options-of-a-cell-ignored",
-        "experiments/training_cells.py",
-        "prior=cell.prior, **dict(cell.options)",
-        "prior=cell.prior",
+        "experiments/cell_methods.py",
+        "prior=cell.prior, **options)",
+        "prior=cell.prior)",
         (f"{RUNS}::test_the_options_of_a_cell_reach_its_training",),
     ),
     Mistake(
