@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -204,3 +205,22 @@ def test_differences_use_the_sets_that_both_have_and_means_those_of_all() -> Non
     assert (shift, better, count) == (-1.25, 2, 2) and error == pytest.approx(0.75)
     assert difference(scores, "x", "z", "nll") is None
     assert mean(scores, "y", "nll") == 3.0 and mean_rank(scores, "z", "nll") == 2.0
+
+
+def test_the_time_of_a_first_fit_is_not_that_of_what_it_imports(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A peer whose first fit in the process takes longer, as those do that import what they need."""
+    calls: list[int] = []
+
+    def slow_at_first(x: np.ndarray, y: np.ndarray, seed: int, options: Any) -> Any:
+        calls.append(len(y))
+        end = time.process_time() + (0.5 if len(calls) == 1 else 0.0)
+        while time.process_time() < end:
+            pass
+        return lambda new: np.full((len(new), 3), 1 / 3)
+
+    monkeypatch.setattr(peers, "PEERS", (Peer("slow at first", slow_at_first, failing), *peers.PEERS))
+    cell = Cell(data_set("iris"), peer("slow at first"))
+    assert run_cell(cell, 2, tmp_path).status == "done" and calls == [200, 112, 112]
+    assert all(scores["fit_s"] < 0.25 for scores in read_splits(cell, tmp_path).values())
