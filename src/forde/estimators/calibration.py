@@ -2,9 +2,9 @@
 
 Each is the one under which these rows have the smallest negative log-likelihood, as the mixture of the members that
 have not seen them, and a weak prior: ln scale is standard normal, so that rows that are all predicted well do not make
-predictions certain. One number in a thousand is taken to be nothing that its row tells, so that a single row far from all
-others does not decide. The scale is looked for on a grid of logarithms, and then along the parabola through the best
-three.
+predictions certain. One number in a thousand is taken to be nothing that its row tells, so that a single row far from
+all others does not decide. The scale is looked for on a grid of logarithms, and then along the parabola through the
+best three.
 """
 
 from __future__ import annotations

@@ -199,6 +199,7 @@ def run_cells(cells: Sequence[Cell], splits: int, out: Path, jobs: int = 1) -> I
     if jobs == 1:
         yield from (run_cell(cell, splits, out) for cell in cells)
         return
+    out = out.absolute()  # joblib's processes may be older than this command, and in another folder
     work = (
         delayed(_run_numbered)(number, cell.data.name, cell.peer.name, splits, out) for number, cell in enumerate(cells)
     )
