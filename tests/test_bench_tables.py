@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from forde.benchmarks.tables.cells import Cell, read_splits, run_cell
 from forde.benchmarks.tables.data_sets import available, data_set, data_sets, split
 from forde.benchmarks.tables.peers import Peer, peer
 from forde.benchmarks.tables.scores import Forecast, classification_scores, regression_scores
-from forde.benchmarks.tables.summary import difference, mean, mean_rank
+from forde.benchmarks.tables.summary import difference, markdown, mean, mean_rank
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -204,3 +205,37 @@ def test_differences_use_the_sets_that_both_have_and_means_those_of_all() -> Non
     assert (shift, better, count) == (-1.25, 2, 2) and error == pytest.approx(0.75)
     assert difference(scores, "x", "z", "nll") is None
     assert mean(scores, "y", "nll") == 3.0 and mean_rank(scores, "z", "nll") == 2.0
+
+
+def test_the_time_of_a_first_fit_is_not_that_of_what_it_imports(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A peer whose first fit in the process takes longer, as those do that import what they need."""
+    calls: list[int] = []
+
+    def slow_at_first(x: np.ndarray, y: np.ndarray, seed: int, options: Any) -> Any:
+        calls.append(len(y))
+        end = time.process_time() + (0.5 if len(calls) == 1 else 0.0)
+        while time.process_time() < end:
+            pass
+        return lambda new: np.full((len(new), 3), 1 / 3)
+
+    monkeypatch.setattr(peers, "PEERS", (Peer("slow at first", slow_at_first, failing), *peers.PEERS))
+    cell = Cell(data_set("iris"), peer("slow at first"))
+    assert run_cell(cell, 2, tmp_path).status == "done" and calls == [200, 112, 112]
+    assert all(scores["fit_s"] < 0.25 for scores in read_splits(cell, tmp_path).values())
+
+
+def test_a_page_says_how_many_rows_train_and_what_intervals_cover_at_least() -> None:
+    """A peer that has not all data sets has a dash there, and its own mean."""
+    numbers = {"rmse": 0.5, "nll": 1.0, "crps": 0.3, "width": 2.0}
+    scores = {
+        ("waves", "x"): {**numbers, "coverage": 0.9, "ratio": 2.0},
+        ("diabetes", "x"): {**numbers, "coverage": 0.98, "ratio": 3.0},
+        ("waves", "y"): {**numbers, "nll": 0.9996, "coverage": 0.8, "ratio": 4.0},
+    }
+    lines = markdown(scores, "regression", 1).splitlines()
+    assert "| *mean* | 0.940 | 0.800 |" in lines and "| *lowest* | 0.900 | 0.800 |" in lines
+    assert "| waves | 200 | 2.0 | 4.0 |" in lines, "as many as the generator is asked for"
+    assert "| diabetes | 300 | 3.0 | – |" in lines and "| diabetes | **1.000** | – |" in lines
+    assert "| waves | **1.000** | **1.000** |" in lines, "equal as they are shown"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
+from scipy.stats import norm
 from sklearn.datasets import make_classification
 from sklearn.metrics import log_loss
 
@@ -94,13 +95,24 @@ class TestScales:
                     who = weights[:, n] > 0
                     mean, variance = prediction.member_means[who, n, k], prediction.member_variances[who, n, k]
                     one = gaussian_mixture_nll(mean[:, None], variance[:, None] * math.exp(log_scale), y[n : n + 1, k])
-                    terms += [one] * int(weights[:, n].max())
+                    stray = float(norm.pdf(y[n, k]))  # one target in a thousand, whatever members say
+                    terms += [-math.log(0.999 * math.exp(-one) + 0.001 * stray)] * int(weights[:, n].max())
                 return float(np.mean(terms)) + log_scale**2 / 80  # the prior: ln scale is standard normal
 
             best = minimize_scalar(nll, bounds=(-3, 3), method="bounded")
             assert math.log(float(found.scale[k])) == pytest.approx(best.x, abs=2e-3)
             total += best.fun
         assert found.nll == pytest.approx(total, abs=1e-5)
+
+    def test_a_row_far_from_all_others_does_not_decide(self) -> None:
+        """Of a hundred rows whose errors have the std that is stated, one is off by a thousand of these."""
+        y = 0.05 * torch.randn(100, generator=torch.Generator().manual_seed(0))
+        prediction = RegressionPrediction(torch.zeros(1, 100), torch.full((1, 100), 0.0025))
+        usual = calibrated(prediction, y, torch.ones(1, 100))
+        means = torch.zeros(1, 100)
+        means[0, 0] = 50.0
+        far = calibrated(RegressionPrediction(means, prediction.member_variances), y, torch.ones(1, 100))
+        assert float(far.scale) == pytest.approx(float(usual.scale), rel=0.1) and far.nll < usual.nll + 0.15
 
     def test_rows_that_nobody_judges_are_left_out(self) -> None:
         prediction, y, weights = self.mixture()

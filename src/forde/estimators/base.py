@@ -42,7 +42,7 @@ from forde.training import History
 Array = NDArray[Any]
 NetworkFactory = Callable[[int, int], nn.Module]
 
-BATCHES = 8
+BATCHES = 5
 """Steps in an epoch of a small table: a step of ten small networks costs about as much for 200 rows as for 30."""
 SMALLEST_BATCH, LARGEST_BATCH = 32, 200
 MOST_JUDGED = 500
@@ -291,7 +291,7 @@ class TabularEnsemble(BaseEstimator):
         return named if named.space is None else replace(named, repulsion_every=self.repulsion_every)
 
     def _batch_size(self, n_rows: int) -> int:
-        """Rows per step: an eighth of them, but at least 32 and at most 200."""
+        """Rows per step: a fifth of them, but at least 32 and at most 200."""
         if self.batch_size != "auto":
             return self.batch_size
         return min(max(-(-n_rows // BATCHES), SMALLEST_BATCH), LARGEST_BATCH)

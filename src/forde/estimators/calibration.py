@@ -2,7 +2,9 @@
 
 Each is the one under which these rows have the smallest negative log-likelihood, as the mixture of the members that
 have not seen them, and a weak prior: ln scale is standard normal, so that rows that are all predicted well do not make
-predictions certain. It is looked for on a grid of logarithms, and then along the parabola through the best three.
+predictions certain. One number in a thousand is taken to be nothing that its row tells, so that a single row far from
+all others does not decide. The scale is looked for on a grid of logarithms, and then along the parabola through the
+best three.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ GRID = torch.linspace(-4, 4, 17, dtype=torch.float64)
 """Logarithms of the scales that are tried first: from a fiftieth to fifty times as much."""
 FINE = torch.linspace(-0.4, 0.4, 9, dtype=torch.float64)
 """And around the best."""
+
+
+STRAY = 1e-3
+"""Share of targets that are drawn from N(0, 1), as standardised targets are, whatever the members say."""
 
 
 class Calibrated(NamedTuple):
@@ -107,10 +113,12 @@ def _of_noise_scales(
 ) -> Callable[[Tensor], Tensor]:
     """Logarithms of scales `[G, K]` → −ln of the mixture's density of each target, `[G, N, K]`."""
     squares, logs = (y - means).square() / variances, variances.log() + math.log(2 * math.pi)
+    stray = math.log(STRAY) - 0.5 * (y.square() + math.log(2 * math.pi))
 
     def nll_at(grid: Tensor) -> Tensor:
         log_scale = grid[:, None, None]
-        return _of_mixture(-0.5 * (squares * (-log_scale).exp() + logs + log_scale), there, n_members)
+        nll = _of_mixture(-0.5 * (squares * (-log_scale).exp() + logs + log_scale), there, n_members)
+        return -torch.logaddexp(math.log1p(-STRAY) - nll, stray)
 
     return nll_at
 

@@ -41,7 +41,7 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
         epochs: passes over the data, with Adam at `lr` to half of them, then falling to 1 % of it. Large tables need
             fewer than the default.
         repulsion_every: let members of a named method repel in every so many steps; in each, a fit takes twice as long.
-        batch_size: rows per step; `"auto"` is an eighth of them, but at least 32 and at most 200.
+        batch_size: rows per step; `"auto"` is a fifth of them, but at least 32 and at most 200.
         lr: learning rate at the start.
         weight_decay: precision of the named method's prior on the weights.
         device: where training runs, the CPU by default.

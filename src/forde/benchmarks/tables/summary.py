@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from forde.benchmarks.tables.cells import Cell, read_splits
-from forde.benchmarks.tables.data_sets import Task, data_sets
+from forde.benchmarks.tables.data_sets import Task, data_set, data_sets, split
 from forde.durable import explaining_writes, make_folder, write_whole
 
 Scores = Mapping[tuple[str, str], Mapping[str, float]]
@@ -120,7 +120,8 @@ def markdown(scores: Scores, task: Task, splits: int) -> str:
         ]
     parts += ["NLL of each data set; the best in bold.", _each(scores, sets, names, "nll")]
     if task == "regression":
-        parts += ["Coverage of the 95 % intervals.", _each(scores, sets, names, "coverage")]
+        parts += ["Coverage of the 95 % intervals.", _coverage(scores, sets, names)]
+    parts += ["Training rows, and time of a fit ÷ that of one perceptron.", _ratios(scores, sets, names)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -148,11 +149,35 @@ def _differences(scores: Scores, task: Task, names: Sequence[str]) -> str:
 def _each(scores: Scores, sets: Sequence[str], names: Sequence[str], metric: str) -> str:
     lines = []
     for data in sets:
-        values = {name: scores[data, name][metric] for name in names if (data, name) in scores}
-        best = min(values.values()) if metric == "nll" else None
-        texts = {name: f"**{value:.3f}**" if value == best else f"{value:.3f}" for name, value in values.items()}
-        lines.append([data, *(texts.get(name, "–") for name in names)])
+        best = min(_values(scores, [data], names, metric))
+        texts = _texts(scores, data, names, metric, ".3f")
+        lines.append([data, *(f"**{text}**" if text == f"{best:.3f}" else text for text in texts)])
     return _table(["data set", *names], lines)
+
+
+def _coverage(scores: Scores, sets: Sequence[str], names: Sequence[str]) -> str:
+    """With the mean and the lowest of the data sets that a peer has."""
+    lines = [[data, *_texts(scores, data, names, "coverage", ".3f")] for data in sets]
+    for title, of_all in (("mean", statistics.fmean), ("lowest", min)):
+        lines.append([f"*{title}*", *(f"{of_all(_values(scores, sets, [name], 'coverage')):.3f}" for name in names)])
+    return _table(["data set", *names], lines)
+
+
+def _ratios(scores: Scores, sets: Sequence[str], names: Sequence[str]) -> str:
+    lines = []
+    for data in sets:
+        rows = len(split(data_set(data), 0).y_train)
+        lines.append([data, str(rows), *_texts(scores, data, names, "ratio", ".1f")])
+    return _table(["data set", "rows", *names], lines)
+
+
+def _values(scores: Scores, sets: Sequence[str], names: Sequence[str], metric: str) -> list[float]:
+    return [scores[data, name][metric] for data in sets for name in names if (data, name) in scores]
+
+
+def _texts(scores: Scores, data: str, names: Sequence[str], metric: str, form: str) -> list[str]:
+    """One of each peer for a data set."""
+    return [_number(scores[data, name][metric] if (data, name) in scores else None, form) for name in names]
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
