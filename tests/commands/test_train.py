@@ -350,7 +350,7 @@ class TestOptionsReachTheRun:
 
     def test_what_torchrun_tells(self, train: Forde, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The first process speaks for all, and after a restart each goes on with what is there."""
-        assert train("classification-2d", tmp_path / "r", *SMALL).out.count("\n") == 5  # two of them for epochs
+        assert train("classification-2d", tmp_path / "r", *SMALL).out.count("\n") == 6  # two of them for epochs
         assert "is not empty" in train("classification-2d", tmp_path / "r", *SMALL).err
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
         monkeypatch.setenv("RANK", "1")

@@ -176,7 +176,7 @@ def test_mistakes_in_what_is_wanted() -> None:
         feature_sets("digits", corruptions=["fogg"])
     with pytest.raises(FordeError, match="severity was 6; give whole numbers from 1 to 5"):
         feature_sets("digits", corruptions=["fog"], severities=[6])
-    with pytest.raises(FordeError, match="unknown data set 'digit'"):
+    with pytest.raises(FordeError, match="unknown data set, file or folder 'digit'"):
         feature_sets("digits", foreign=["digit"])
     with pytest.raises(FordeError, match="limit is 0"):
         feature_sets("digits", limit=0)

@@ -107,8 +107,9 @@ def _read_parquet(path: Path, chosen: Callable[[Any], list[str]]) -> Any:
             raise FordeError(f"the column {name!r} in '{path}' holds lists or records; name another one.")
     columns = [name for name in names if pa.types.is_primitive(schema.field(name).type)]
     try:
-        size = column_sizes(path, file, columns)
-        check_fits(size.stored + size.rows * (_CELL_BYTES * len(columns) + _ROW_BYTES * len(names)), path, [path])
+        size, texts = column_sizes(path, file, columns), len(names) - len(columns)
+        of_row = _CELL_BYTES * len(columns) + _ROW_BYTES * max(texts, 1)
+        check_fits(size.stored + size.rows * of_row, path, [path])
         table = file.read(columns=columns)
     except FordeError:
         raise
