@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from executable import WORDS, done, environment, forde, refused
+from executable import done, environment, forde, refused
 from PIL import Image
 from small_runs import SMALL, Result, quantities, written
 
@@ -124,18 +123,22 @@ NONSENSE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("line", "complaint"),
-    [pytest.param(*each, id=f"{kind}: {each[0]}") for kind, cases in NONSENSE.items() for each in cases],
+    ("line", "complaint", "afresh"),
+    [
+        pytest.param(*each, each is cases[0], id=f"{kind}: {each[0]}")
+        for kind, cases in NONSENSE.items()
+        for each in cases
+    ],
 )
 def test_nonsense_is_one_sentence_and_nothing_is_written(
-    line: str, complaint: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, complaint: str, afresh: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORDE_DATA", str(folder / "no-data"))
     words = line.split()
     more = [] if words[0] != "train" else [*SMALL[:4], *EPOCH[: 2 if "--out" in words else 4]]
     before = sorted(folder.rglob("*"))
     contents = {path: path.read_bytes() for path in before if path.is_file() and path.name != "log.txt"}
-    assert complaint in refused(*words, *more, cwd=folder)
+    assert complaint in refused(*words, *more, cwd=folder, afresh=afresh)
     assert sorted(folder.rglob("*")) == before
     assert {path: path.read_bytes() for path in contents} == contents
 
@@ -149,7 +152,7 @@ def test_a_command_or_option_that_is_none(folder: Path) -> None:
 @pytest.mark.slow
 def test_the_everyday_lines(tmp_path: Path) -> None:
     """From data to predictions and a report, piped: each epoch is a line, with the time left."""
-    listed = json.loads(done("methods", "--json", "-", cwd=tmp_path))["methods"]
+    listed = json.loads(done("methods", "--json", "-", cwd=tmp_path, afresh=True))["methods"]
     assert "forde-pca" in listed and all(line.endswith(".") for line in listed.values())
     assert json.loads(done("data", "list", "--json", "-", cwd=tmp_path))["data_sets"]["digits"]["classes"] == 10
     rows = quantities().assign(kind=["low", "high"] * 30)
@@ -162,10 +165,10 @@ def test_the_everyday_lines(tmp_path: Path) -> None:
         scores = json.loads(done("evaluate", f"runs/{name}", *options, cwd=tmp_path))
         assert 0.1 < scores["clean"]["accuracy"]["value"] <= 1
     assert "NLL in 1 cells" in done("compare", "runs/a", "runs/b", cwd=tmp_path)
-    done("report", "runs/a", "runs/b", "--out", "report.html", cwd=tmp_path)
+    done("report", "runs/a", "runs/b", "--out", "report.html", cwd=tmp_path, afresh=True)
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
-    done("train", "--data", "mine.csv", "--target", "kind", "--out", "runs/t", *SMALL, cwd=tmp_path)
-    done("predict", "runs/t", "mine.csv", "--out", "predictions.csv", cwd=tmp_path)
+    done("train", "--data", "mine.csv", "--target", "kind", "--out", "runs/t", *SMALL, cwd=tmp_path, afresh=True)
+    done("predict", "runs/t", "mine.csv", "--out", "predictions.csv", cwd=tmp_path, afresh=True)
     found = pd.read_csv(tmp_path / "predictions.csv")
     assert len(found) == 60 and set(found["label"]) <= {"low", "high"} and {"do_not_trust", "total"} <= {*found}
     settings = json.loads(done("config", "runs/t", "--json", "-", cwd=tmp_path))["settings"]
@@ -193,9 +196,7 @@ def test_the_shell_completes(typed: str, proposed: set[str], folder: Path) -> No
     """As bash asks it: the script that `forde --install-completion` installs sets these variables."""
     words = typed.split()
     asked = {"_FORDE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)}
-    result = subprocess.run(
-        WORDS, cwd=folder, capture_output=True, text=True, check=False, env=environment(**asked), timeout=60
-    )
+    result = forde(cwd=folder, env=environment(**asked), afresh=typed == "forde tr")
     found = {line.split("\t")[0] for line in result.stdout.split("\n") if line}
     assert proposed <= found and all(name.startswith(words[-1]) for name in found), result
 
