@@ -23,6 +23,7 @@ NOT_RUN = {
     r"^forde reproduce --report .*--page docs/results.md": "writes into the page; experiments/ has it on another one",
     r"benchmark_evaluation": "evaluates ten ResNet18 on a GPU; evaluation/test_evaluated_runs.py has the parts",
     r"^forde bench scale .*--over-processes": "starts processes; test_bench.py does so",
+    r"^forde bench tables .*--page": "takes minutes and writes into the page; test_bench_tables.py has a small one",
 }
 """Beginning or part of a line → why it is not run. All others are."""
 
