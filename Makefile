@@ -7,13 +7,16 @@ INPUTS := pyproject.toml constraints.txt
 # What `make test-oldest` asks pip for; empty: a build of torch 2.6.0 for the CPU.
 TORCH ?=
 
-.PHONY: demo test test-oldest lint docs bench clean
+.PHONY: demo test test-long test-oldest lint docs bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/forde demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto -m "not long"
+
+test-long: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto -m long
 
 test-oldest:
 	$(PYTHON) tests/oldest.py --torch '$(TORCH)' $(OPTIONAL)

@@ -15,7 +15,29 @@ torch.set_num_threads(1)
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
 
 
+LONG = (
+    "tests/commands/test_tune.py::test_stopped_and_taken_up",
+    "tests/distributed/test_elastic.py::test_killed_process",
+    "tests/experiments/test_reproduce_command.py::test_killed_at_any_moment",
+    "tests/hostile/test_fuzzing.py",
+    "tests/reliability/test_kills.py",
+    "tests/reliability/test_signals.py::TestCommandLine",
+    "tests/test_cli.py::test_demo_prints_the_table_and_writes_the_figures",
+    "tests/test_compiled.py::test_gradient_of_every_model",
+    "tests/test_docs.py::test_blocks_run[several-gpus.md]",
+    "tests/test_docs.py::test_blocks_run[toys.md]",
+    "tests/test_docs.py::test_following_the_recipe_for_a_new_method",
+    "tests/test_part_of_batch.py::test_all_engines_agree",
+    "tests/test_toys.py::test_forde_is",
+    "tests/zoo",
+)
+"""What takes longest, which `make test-long` runs."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(LONG):
+            item.add_marker(pytest.mark.long)
     for item in items:
         if " at 0x" in item.nodeid:  # processes that share the tests would not know each other's
             raise pytest.UsageError(f"{item.nodeid} is named after a place in memory; give its parameters ids=[...].")
