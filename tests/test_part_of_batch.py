@@ -288,3 +288,28 @@ def test_a_share_that_is_no_whole_number_is_rounded_up(
     runner = engine(ensemble, forde.method("forde-identity", repulsion_fraction=fraction))
     report = runner.update(torch.randn(batch, 4), torch.arange(batch) % CLASSES)
     assert report.z.shape == (2, part, 4)
+
+
+def test_perceptrons_need_no_vmap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part's pass runs on whole stacks, as the batch's does, and comes to what `torch.vmap` comes to."""
+    torch.manual_seed(0)
+    batch = Batch(torch.randn(BATCH, 4), torch.randint(CLASSES, (BATCH,)), PART)
+    given = batch.one.clone()
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.ReLU(inplace=True), MLP(4, [5], CLASSES))
+
+    step = stack(forde.Ensemble(network, 3, seed=0), forde.method("forde-identity"))
+
+    def parts() -> tuple[Tensor, Tensor, Tensor]:
+        whole, part, inputs, _ = step.runner.run_apart(0, batch, twice=True)
+        (gradient,) = torch.autograd.grad(part.output.square().sum(), inputs)
+        return whole.output, part.output, gradient
+
+    with monkeypatch.context() as patch:
+        patch.setattr(step.runner, "_at_once", False)
+        expected = parts()
+    monkeypatch.setattr(torch, "vmap", None)  # to be called by nobody
+    for found, wanted in zip(parts(), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+    assert torch.equal(batch.one, given)

@@ -185,8 +185,12 @@ class MemberStack(Runner):
 
         with self._surroundings(unit, batch.x, twice=twice):
             # Both passes may write to what they are given.
-            given = self._inputs(batch, twice=False).clone(), inputs.clone()
-            (output, *features), (part_output, *part_features) = self._mapped(one, tensors or self.stacks, own, *given)
+            given = tensors or self.stacks, own, self._inputs(batch, twice=False).clone(), inputs.clone()
+            if self._at_once and self.layers[0] is None:
+                output, part_output = map(partial(stacked_layers.run, self.first), given[:2], given[2:])
+                features, part_features = [], []
+            else:
+                (output, *features), (part_output, *part_features) = self._mapped(one, *given)
         self._worked.add((unit, batch.x.shape))
         view = self._view(batch, output, features, tensors)
         compared = self._view(some, part_output, part_features, tensors)
