@@ -23,6 +23,7 @@ from forde.methods import method
 NAMES = (
     "table-cifar100", "table-cifar10", "table-empcov", "table-tinyimagenet", "fig-1d", "fig-2d", "fig-transfer",
     "fig-sizes", "fig-diversity", "fig-corruptions", "fig-empcov", "fig-alpha", "cost", "frontier", "width", "plan",
+    "strengths",
 )  # fmt: skip
 EVERY = [(name, level) for name in NAMES for level in BUDGETS]
 

@@ -1,4 +1,4 @@
-"""The paper's tables and figures, and two of our own. Importing this package registers them all."""
+"""The paper's tables and figures, and three of our own. Importing this package registers them all."""
 
 from forde.experiments import (
     cost,
@@ -12,6 +12,7 @@ from forde.experiments import (
     fig_transfer,
     frontier,
     plan,
+    strengths,
     table_cifar10,
     table_cifar100,
     table_empcov,
@@ -36,6 +37,7 @@ __all__ = [
     "frontier",
     "plan",
     "register",
+    "strengths",
     "table_cifar10",
     "table_cifar100",
     "table_empcov",

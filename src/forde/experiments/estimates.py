@@ -8,7 +8,7 @@ from forde.experiments.cell_methods import method_of
 from forde.experiments.cells import Cell
 from forde.methods import methods
 
-STEPS = {"cifar10": 390, "cifar100": 390, "tinyimagenet": 781, "digits": 14}
+STEPS = {"cifar10": 390, "cifar100": 390, "tinyimagenet": 781, "fashion-mnist": 468, "digits": 14}
 """Of one epoch."""
 MEMBER_STEP = 1.75e-3
 """Seconds of a compiled ResNet18 in bf16 at batch 128 on 32×32 images: `docs/performance.md`."""
@@ -23,7 +23,7 @@ ONE_NETWORK = {"swag": 1.0, "node-bnn": 4.0}
 DRAWN = {"swag": 2.0}
 """Seconds of a member that is drawn: a pass over the training data. Not measured yet."""
 MODELS = {"wrn16_4": 0.6, "preact_resnet18": 1.0, "resnet18": 1.0, "resnet18-w8": 0.25, "resnet18-w16": 0.25,
-          "resnet18-w32": 0.4, "resnet18-w128": 3.5}  # fmt: skip
+          "resnet18-w32": 0.4, "resnet18-w128": 3.5, "mlp-256-256": 0.1}  # fmt: skip
 """A network's step in ResNet18's."""
 TOY_EPOCH, FEATURES_EPOCH = 0.015, 0.16
 """Seconds of an epoch of the toy networks on a CPU, and of ten perceptrons on 50,000 features: 195 steps of 0.78 ms
