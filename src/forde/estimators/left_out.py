@@ -25,7 +25,7 @@ FOLDS = 5
 FEWEST_TWINS = 2 * FOLDS
 """So that each row is judged by two networks, from whose scatter follows what a mixture of all members would say."""
 FEWEST_ROWS = 40
-"""With fewer rows, what is left out says less about the noise than training without it costs."""
+"""With fewer rows, what is left out says too little about the noise."""
 MOST_ROWS = 10_000
 """With more rows, a tenth of them is enough to judge all members by, and nothing is trained twice."""
 
