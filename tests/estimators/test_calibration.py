@@ -12,10 +12,13 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 from sklearn.datasets import make_classification
 from sklearn.metrics import log_loss
+from torch import nn
 
-from forde import FordeClassifier, FordeError, FordeRegressor, Method, method
+from forde import Ensemble, FordeClassifier, FordeError, FordeRegressor, Method, method
 from forde.estimators.calibration import calibrated
+from forde.estimators.judge import Judge
 from forde.estimators.left_out import chosen, left_out
+from forde.likelihoods import LearnedNoiseRegression, Weighted
 from forde.metrics.regression import gaussian_mixture_nll, interval_coverage
 from forde.prediction import ClassificationPrediction, RegressionPrediction
 
@@ -32,18 +35,19 @@ def line(n: int, columns: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarr
 
 class TestLeftOut:
     @pytest.mark.parametrize("members", [1, 3, 5, 10, 12])
-    def test_each_row_is_judged_by_the_members_that_were_not_trained_on_it(self, members: int) -> None:
+    def test_members_see_all_rows_and_each_is_judged_by_twins_that_were_not_trained_on_it(self, members: int) -> None:
         rows = left_out("out-of-fold", 53, members, share=0.1, seed=1, labels=None)
-        assert np.array_equal(rows.trained, np.arange(53))
-        assert torch.equal(rows.seen[rows.judged], 1 - rows.by)
-        assert set(rows.seen.sum(0).tolist()) <= {42.0, 43.0}, "each member leaves out a fifth"
-        assert len(rows.judged) == 53 if members >= 5 else 0 < len(rows.judged) < 53
-        assert bool((rows.by.sum(1) >= 1).all())
+        twins = max(members, 10)
+        assert np.array_equal(rows.trained, np.arange(53)) and np.array_equal(rows.judged, np.arange(53))
+        assert rows.seen.shape == (53, members + twins) and bool(rows.seen[:, :members].all())
+        assert torch.equal(rows.seen[:, members:], 1 - rows.by)
+        assert set(rows.seen[:, members:].sum(0).tolist()) <= {42.0, 43.0}, "each twin leaves out a fifth"
+        assert bool((rows.by.sum(1) >= 2).all())
 
     def test_classes_are_in_all_folds_alike(self) -> None:
         labels = np.repeat([0, 1], [90, 10])
         rows = left_out("out-of-fold", 100, 5, share=0.1, seed=0, labels=labels)
-        assert (rows.seen[torch.from_numpy(labels == 1)].sum(0) == 8).all()
+        assert (rows.by[torch.from_numpy(labels == 1)].sum(0) == 2).all()
 
     def test_a_holdout_is_seen_by_nobody(self) -> None:
         rows = left_out("holdout", 50, 3, share=0.2, seed=0, labels=None)
@@ -151,25 +155,89 @@ class TestScales:
         assert abs(of_two.nll - of_all.nll) < 0.4 * abs(alone.nll - of_all.nll)
         assert abs(of_two.scale - of_all.scale) < 0.6 * abs(alone.scale - of_all.scale)
 
+    def test_the_scale_is_for_as_many_members_as_there_will_be(self) -> None:
+        """Two networks disagree about each row; one alone is worse than their mixture, and ten are better."""
+        generator = torch.Generator().manual_seed(0)
+        prediction = RegressionPrediction(torch.randn(2, 2000, generator=generator), torch.ones(2, 2000))
+        y = torch.randn(2000, generator=generator)
+        found = [calibrated(prediction, y, torch.ones(2, 2000), n_members=m) for m in (1, 2, 10)]
+        assert found[0].nll > found[1].nll + 0.02 and found[1].nll > found[2].nll + 0.02
+        assert found[0].scale > found[1].scale > found[2].scale
+
+
+class TestJudge:
+    @pytest.mark.parametrize(("lenient", "expected"), [(True, 3), (False, 1)])
+    def test_the_latest_epoch_that_is_not_clearly_worse_is_kept(self, lenient: bool, expected: int) -> None:
+        """Epoch 1 is the best; 2 is worse by more than the standard error over rows, and 3 by less."""
+        ensemble = Ensemble(lambda: nn.Linear(1, 2), 3)
+        y = torch.randn(500, generator=torch.Generator().manual_seed(0))
+        likelihood, packed = Weighted.pack(LearnedNoiseRegression(), y, torch.ones(500, 2))
+        judge = Judge(ensemble, likelihood, n_judged=2, n_members=1, lenient=lenient)
+        noise = torch.randn(500, generator=torch.Generator().manual_seed(1))
+        for epoch, off in enumerate((1.0, 0.2, 0.6, 0.205)):
+            with torch.no_grad():
+                for parameter in ensemble.parameters():
+                    parameter.fill_(epoch)
+            outputs = torch.zeros(3, 500, 2)
+            outputs[0, :, 0] = 100.0  # a member, which has seen the rows and is not judged
+            # Each epoch is off at other rows, so that differences scatter.
+            outputs[1:, :, 0] = y + off * noise.roll(epoch)
+            judge.measures(outputs, packed)
+            judge.after_epoch({"epoch": float(epoch), "validation_calibrated_nll": 0.0})
+            judge.after_epoch({"epoch": 50.0})  # after which nothing was measured
+        kept = judge.restore()
+        assert kept is not None and kept.epoch == expected
+        assert all(bool((parameter == expected).all()) for parameter in ensemble.parameters())
+
+    def test_rows_that_count_more_decide_more_on_what_is_worse(self) -> None:
+        y = torch.zeros(4)
+        weights = torch.tensor([[1.0, 1.0, 1.0, 0.0]])
+        one = calibrated(RegressionPrediction(torch.tensor([[0.0, 1.0, 2.0, 0.0]]), torch.ones(1, 4)), y, weights)
+        other = calibrated(RegressionPrediction(torch.tensor([[0.0, 1.0, 2.0, 9.0]]), torch.ones(1, 4)), y, weights)
+        assert other.worse_than(one) == (0.0, 0.0), "the last row has no weight"
+        by_three = calibrated(
+            RegressionPrediction(torch.tensor([[0.0, 1.0, 2.0]]), torch.ones(1, 3)), y[:3], torch.ones(1, 3)
+        )
+        assert by_three.nll == pytest.approx(one.nll)
+
 
 class TestFit:
-    def test_members_do_not_see_what_they_leave_out(self) -> None:
-        """Labels are chance, so that a member predicts better than chance only what it was trained on."""
+    def fitted_to_chance(self, **options: Any) -> tuple[FordeClassifier, np.ndarray, np.ndarray]:
+        """Labels are chance, so that networks predict better than chance only what they were trained on."""
         rng = np.random.default_rng(0)
         X, y = rng.normal(size=(60, 20)), rng.integers(0, 2, 60)
-        model = FordeClassifier(5, **QUICK, epochs=60).fit(X, y)
+        model = FordeClassifier(5, **QUICK, epochs=60, **options).fit(X, y)
+        networks = model._start.ensemble  # members and twins
+        logits = networks.predict(model.input_scaler_.transform(X)).member_logits.numpy()
+        return model, y[:, None] == logits.argmax(-1).T, y
+
+    @pytest.mark.parametrize("batch_norm", [False, True])
+    def test_members_see_all_rows_and_twins_do_not_see_what_they_leave_out(self, batch_norm: bool) -> None:
+        model, right, y = self.fitted_to_chance(batch_norm=batch_norm)
         seed = int(np.random.RandomState(0).randint(np.iinfo(np.int32).max))
         unseen = left_out("out-of-fold", 60, 5, share=0.1, seed=seed, labels=y).by.bool().numpy()
-        logits = model.ensemble_.predict(model.input_scaler_.transform(X)).member_logits.numpy()
-        right = y[:, None] == logits.argmax(-1).T
-        assert right[~unseen].mean() > 0.75 and right[unseen].mean() < 0.65
+        members, twins = right[:, :5], right[:, 5:]
+        assert twins.shape == (60, 10) and model.ensemble_.n_members == 5
+        assert twins[~unseen].mean() > 0.75 and twins[unseen].mean() < 0.65
+        assert members[unseen[:, :5]].mean() > 0.75, "members know what the twins leave out"
 
-    def test_the_best_epochs_members_are_kept(self) -> None:
+    def test_members_are_those_of_a_fit_without_calibration(self) -> None:
+        """Where they do not repel and the last epoch is kept: calibration costs them nothing."""
+        X, _ = line(200, columns=3)
+        y = X[:, 0] + np.abs(X[:, 1])
+        model = FordeRegressor(5, **QUICK, epochs=12).fit(X, y)
+        alone = FordeRegressor(5, **QUICK, epochs=12, calibration=None).fit(X, y)
+        assert model.n_epochs_ == 12 and model.noise_scale_ != 1
+        np.testing.assert_allclose(model.predict(X), alone.predict(X), rtol=1e-3, atol=1e-4)
+
+    def test_an_epoch_is_kept_after_which_rows_left_out_were_predicted_well(self) -> None:
         X, y = line(150)
         model = FordeRegressor(5, **QUICK, epochs=60).fit(X, y)
         nll = np.array(model.history_["validation_calibrated_nll"])
-        assert model.n_epochs_ == np.nanargmin(nll) + 1 < 60
-        assert np.isfinite(nll).sum() == 20
+        assert np.isfinite(nll).sum() == 10
+        best = int(np.nanargmin(nll))
+        assert best + 1 <= model.n_epochs_ < 60 and nll[model.n_epochs_ - 1] < nll[best] + 0.1
+        assert nll[-1] > nll[best] + 0.1, "it overfits"
 
     def test_intervals_cover_where_members_overfit(self) -> None:
         X, y = line(150)

@@ -85,6 +85,20 @@ def test_a_part_after_a_fit_keeps_its_calibration(estimator: type) -> None:
     assert scale == (model.temperature_ if estimator is FordeClassifier else model.noise_scale_) != 1
 
 
+def test_a_part_and_a_fit_go_on_with_the_members_that_there_are() -> None:
+    """A part has no use for twins, and a fit after it gets new ones."""
+    X, y = rows()
+    model = FordeRegressor(**QUICK, warm_start=True).fit(X, y)
+    before = model.predict(X)
+    assert model._start.ensemble.n_members == 13 and model.ensemble_.n_members == 3
+    model.set_params(lr=1e-6).partial_fit(X, y)
+    assert model._start.ensemble.n_members == 3
+    np.testing.assert_allclose(model.predict(X), before, atol=1e-3)
+    model.fit(X, y)
+    assert model._start.ensemble.n_members == 13 and model.ensemble_.n_members == 3
+    np.testing.assert_allclose(model.predict(X), before, atol=1e-2)
+
+
 @BOTH
 def test_early_stopping_ends_where_nothing_gets_better(estimator: type) -> None:
     X, _ = rows(120)

@@ -101,9 +101,7 @@ def test_weights(estimator: type, wrong: Any, message: str) -> None:
 @BOTH
 def test_weights_that_leave_nothing_to_judge_by(estimator: type) -> None:
     weights = np.r_[np.zeros(30), 1.0, 1.0, np.zeros(28)]
-    with pytest.raises(
-        FordeError, match="rows that members leave out have weight 0, so calibration='holdout' has noth"
-    ):
+    with pytest.raises(FordeError, match="rows that are left out have weight 0, so calibration='holdout' has noth"):
         estimator(**QUICK, calibration="holdout").fit(X, Y, weights)
 
 

@@ -175,20 +175,20 @@ class TabularEnsemble(BaseEstimator):
             in_parts: for one epoch at a constant learning rate, on rows of which more will come.
 
         Returns:
-            The noise scale or temperature that fits rows best which members have not seen; None without calibration.
+            The noise scale or temperature that fits rows best which networks have not seen; None without calibration.
         """
         method = self._method()
         if not goes_on:
             self._begin(X)
         calibration = None if in_parts else chosen(self.calibration, len(y), method, needed=self.early_stopping)
-        # Where training goes on, members leave out what they left out before.
+        # Where training goes on, networks leave out what they left out before.
         seed = self._seed + (self.n_epochs_ if goes_on and in_parts else 0)
         rows = left_out(
             calibration, len(y), self.n_estimators, share=self.validation_fraction, seed=self._seed, labels=labels
         )
         if weights is not None and len(rows.judged) and not weights[rows.judged].any():
             raise FordeError(
-                f"all {len(rows.judged)} rows that members leave out have weight 0, so calibration='{calibration}' has "
+                f"all {len(rows.judged)} rows that are left out have weight 0, so calibration='{calibration}' has "
                 "nothing to go by; let it leave out more rows, or use calibration=None."
             )
         if not goes_on:

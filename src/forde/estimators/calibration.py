@@ -1,6 +1,6 @@
-"""One number that lets stated uncertainty hold on rows that members have not seen: a noise scale, or a temperature.
+"""One number that lets stated uncertainty hold on rows that networks have not seen: a noise scale, or a temperature.
 
-Each is the one under which these rows have the smallest negative log-likelihood, as the mixture of the members that
+Each is the one under which these rows have the smallest negative log-likelihood, as the mixture of the networks that
 have not seen them, and a weak prior: ln scale is standard normal, so that rows that are all predicted well do not make
 predictions certain. One number in a thousand is taken to be nothing that its row tells, so that a single row far from
 all others does not decide. The scale is looked for on a grid of logarithms, and then along the parabola through the
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from forde.likelihoods import Likelihood, Regression, Weighted
+from forde.likelihoods import Likelihood, Regression
 from forde.prediction import ClassificationPrediction, Prediction, RegressionPrediction
 
 GRID = torch.linspace(-4, 4, 17, dtype=torch.float64)
@@ -35,13 +35,32 @@ class Calibrated(NamedTuple):
     scale: Tensor
     """[K] factor of each target's variance, or [] temperature."""
     nll: float
-    """Mean negative log-likelihood of the rows under it, of all targets together."""
+    """Mean negative log-likelihood of the rows under it, of all targets together, and the prior's."""
+    of_rows: Tensor
+    """[N] that of each row."""
+    weights: Tensor
+    """[N] how much each counts."""
+
+    def worse_than(self, best: Calibrated) -> tuple[float, float]:
+        """By how much its likelihood of the same rows is worse, and the standard error of that difference.
+
+        >>> rows = torch.ones(4), torch.ones(4)
+        >>> one, other = (Calibrated(torch.ones(1), x, x * torch.ones(4), torch.ones(4)) for x in (1.0, 1.5))
+        >>> other.worse_than(one)
+        (0.5, 0.0)
+        """
+        difference, share = self.of_rows - best.of_rows, self.weights / self.weights.sum()
+        scatter = difference - (share * difference).sum()
+        return self.nll - best.nll, float((share * scatter).square().sum().sqrt())
 
 
-def calibrated(prediction: Prediction, y: Tensor, weights: Tensor, *, known_noise: bool = False) -> Calibrated:
-    """The best scale for targets `[N]` or `[N, K]`, where weights `[M, N]` say how much rows count and for whom.
+def calibrated(
+    prediction: Prediction, y: Tensor, weights: Tensor, *, n_members: int | None = None, known_noise: bool = False
+) -> Calibrated:
+    """The best scale for targets `[N]` or `[N, K]`, where weights `[B, N]` say how much rows count and for whom.
 
     Args:
+        n_members: M of the mixture that the scale is for; the B networks that are judged if left out.
         known_noise: the scale is 1, because somebody knows it.
 
     >>> prediction = RegressionPrediction(torch.zeros(1, 900), torch.ones(1, 900))
@@ -50,17 +69,18 @@ def calibrated(prediction: Prediction, y: Tensor, weights: Tensor, *, known_nois
     [4.0]
     """
     members, there = _judges(weights)
+    n_members = len(weights) if n_members is None else n_members
     if isinstance(prediction, RegressionPrediction):
         means, variances = (
             values.double().reshape(*values.shape[:2], -1).gather(0, members.expand(-1, -1, _targets(values)))
             for values in (prediction.member_means, prediction.member_variances)
         )
-        nll_at = _of_noise_scales(means, variances, y.double().reshape(len(y), -1), there, len(weights))
+        nll_at = _of_noise_scales(means, variances, y.double().reshape(len(y), -1), there, n_members)
     else:
         assert isinstance(prediction, ClassificationPrediction)
         logits = prediction.member_logits.double()
         nll_at = _of_temperatures(
-            logits.gather(0, members.expand(-1, -1, logits.shape[-1])), y.long(), there, len(weights)
+            logits.gather(0, members.expand(-1, -1, logits.shape[-1])), y.long(), there, n_members
         )
     of_row = weights.amax(0).double()
     counting = int((of_row > 0).sum())
@@ -70,20 +90,20 @@ def calibrated(prediction: Prediction, y: Tensor, weights: Tensor, *, known_nois
 
     if known_noise:
         nll = objective(torch.zeros(1, 1, dtype=torch.float64))[0]
-        return Calibrated(torch.ones_like(nll), float(nll.sum()))
+        of_rows = nll_at(torch.zeros(1, 1, dtype=torch.float64))[0].sum(1)
+        return Calibrated(torch.ones_like(nll), float(nll.sum()), of_rows, of_row)
     scale, nll = _minimised(objective)
-    return Calibrated(scale if isinstance(prediction, RegressionPrediction) else scale[0], float(nll.sum()))
+    of_rows = nll_at(scale.log()[None])[0].sum(1)
+    scale = scale if isinstance(prediction, RegressionPrediction) else scale[0]
+    return Calibrated(scale, float(nll.sum()), of_rows, of_row)
 
 
-def calibrated_for(likelihood: Likelihood, prediction: Prediction, y: Tensor, weights: Tensor) -> Calibrated:
+def calibrated_for(
+    likelihood: Likelihood, prediction: Prediction, y: Tensor, weights: Tensor, n_members: int
+) -> Calibrated:
     """`calibrated`, where a regression's noise may be known."""
-    return calibrated(prediction, y, weights, known_noise=isinstance(likelihood, Regression))
-
-
-def as_measures(weighted: Weighted, outputs: Tensor, y: Tensor) -> dict[str, float]:
-    """`calibrated` as a measure of validation data: outputs `[M, N, ...]`, targets with weights `[N, T + M]`."""
-    likelihood, targets, weights = weighted.unpack(y, slice(0, len(outputs)))
-    return {"calibrated_nll": calibrated_for(likelihood, likelihood.prediction(outputs), targets, weights).nll}
+    known_noise = isinstance(likelihood, Regression)
+    return calibrated(prediction, y, weights, n_members=n_members, known_noise=known_noise)
 
 
 def with_noise_scale(prediction: RegressionPrediction, scale: Tensor) -> RegressionPrediction:

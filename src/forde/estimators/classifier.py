@@ -48,16 +48,17 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
         n_jobs: threads that torch uses in `fit` and predictions: 1 if left out, which is fastest for small networks and
             lets joblib and searches use the other cores; -1 for one on each core.
         random_state: fixes the members' start and the order of the rows; predictions then repeat bit for bit.
-        calibration: what is decided on rows that members are not trained on: which epoch's members are kept, and a
-            temperature by which logits are divided. `"out-of-fold"`: each member leaves out a fifth of the rows, and
-            these are predicted by the members that left them out, so that all rows are used and nothing is trained
-            twice. `"holdout"`: all members leave out `validation_fraction` of the rows. None: members are trained on
-            all rows for all epochs, and predict as they are. `"auto"`: out of fold for 40 to 10,000 rows, a holdout for
-            more, None for fewer (with `early_stopping`, for fewer than 5), and None for methods that make their members
-            of one network.
+        calibration: what is decided on rows that networks are not trained on: which epoch's members are kept, and a
+            temperature by which logits are divided. `"out-of-fold"`: members are trained on all rows, and beside them
+            as many twins (at least ten), of which each leaves out a fifth; the twins that left a row out predict it,
+            and stand for the members. `"holdout"`: all members leave out `validation_fraction` of the rows. None:
+            members are trained on all rows for all epochs, and predict as they are. `"auto"`: out of fold for 40 to
+            10,000 rows, a holdout for more, None for fewer (with `early_stopping`, for fewer than 5), and None for
+            methods that make their members of one network.
         validation_fraction: the share of the rows that a holdout takes.
-        early_stopping: end training after `n_iter_no_change` epochs in which rows that members have not seen were
-            predicted no better. Without it all epochs are run, and the best one's members are kept all the same.
+        early_stopping: end training after `n_iter_no_change` epochs in which rows that networks have not seen were
+            predicted no better, and keep the best epoch's members. Without it all epochs are run, and those of the
+            latest epoch are kept that was worse than the best by one standard error over the rows at most.
         n_iter_no_change: epochs that `early_stopping` waits.
         feature_preprocessing: `"auto"`: gaps (NaN) in numbers are filled with the column's mean, with a column beside
             that says where they were; columns of a data frame with text or categories become columns of 0 and 1. None:
@@ -72,7 +73,7 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
         temperature_: by which logits are divided, 1 without calibration; `ensemble_` itself knows nothing of it.
         ensemble_: the trained `forde.Ensemble`; it takes standardised rows,
             `input_scaler_.transform(preprocessor_.transform(X))`.
-        history_: a `forde.History`, one record per epoch.
+        history_: a `forde.History`, one record per epoch, of members and twins together.
         feature_importances_: how much predictions depend on each column, from gradients `[D]`, of sum 1; for up to 500
             of the training rows. `feature_importances(X)` has them for each class, for rows of one's own.
         preprocessor_: scikit-learn's transformer that makes numbers of the columns, fitted; None where nobody asked.

@@ -1,4 +1,8 @@
-"""Which rows members are trained on, and on which rows they are judged because they have not seen them."""
+"""Which rows networks are trained on, and which rows judge them because they have not seen them.
+
+Out of fold, members have twins: as many networks, but at least ten, trained beside them, of which each leaves out a
+fifth of the rows. Twins stand for members where rows are needed that these have not seen; members see all rows.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,13 @@ from forde.training.splitting import drawn
 Calibration = Literal["out-of-fold", "holdout"]
 
 FOLDS = 5
-"""Each member leaves out one of so many parts of the rows."""
+"""Each twin leaves out one of so many parts of the rows."""
+FEWEST_TWINS = 2 * FOLDS
+"""So that each row is judged by two networks, from whose scatter follows what a mixture of all members would say."""
 FEWEST_ROWS = 40
-"""With fewer rows, what is left out says less about the noise than training without it costs."""
+"""With fewer rows, what is left out says too little about the noise."""
 MOST_ROWS = 10_000
-"""With more rows, a tenth of them is enough to judge all members by, and no member misses a fifth."""
+"""With more rows, a tenth of them is enough to judge all members by, and nothing is trained twice."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +37,11 @@ class LeftOut:
     trained: NDArray[np.intp]
     """[T] rows that are trained on."""
     seen: Tensor
-    """[T, M] which of them each member is trained on."""
+    """[T, A] which of them each network is trained on: M members, and then the twins where rows are out of fold."""
     judged: NDArray[np.intp]
-    """[J] rows that members are judged by; none without calibration."""
+    """[J] rows that networks are judged by; none without calibration."""
     by: Tensor
-    """[J, M] which members each of these is predicted by: those that have not seen it."""
+    """[J, B] which of the last B networks each of these is predicted by: those that have not seen it."""
 
 
 def chosen(calibration: str | None, n_rows: int, method: Method, *, needed: bool = False) -> Calibration | None:
@@ -74,16 +80,18 @@ def left_out(
 ) -> LeftOut:
     """Rows for training and judging.
 
-    Out of fold, the rows are dealt into 5 folds, of which 5 members each leave out one; they are dealt anew for the
-    next 5. So members that judge the same row were trained on different rows, as all members were.
+    Out of fold, the rows are dealt into 5 folds, of which 5 twins each leave out one; they are dealt anew for the next
+    5. So twins that judge the same row were trained on different rows.
 
     Args:
         share: of the rows that `"holdout"` leaves out.
         labels: of the rows `[N]`, whose classes come into folds and the holdout alike.
 
     >>> rows = left_out("out-of-fold", 10, 10, share=0.1, seed=0, labels=None)
-    >>> rows.seen.int().sum(0).tolist(), rows.by.int().sum(1).tolist()
-    ([8, 8, 8, 8, 8, 8, 8, 8, 8, 8], [2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
+    >>> rows.seen.int().sum(0).tolist()  # members, twins
+    [10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]
+    >>> rows.by.int().sum(1).tolist()
+    [2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
     """
     rows = np.arange(n_rows)
     if calibration is None:
@@ -100,13 +108,13 @@ def left_out(
     if n_rows < FOLDS:
         raise FordeError(f"calibration='out-of-fold' needs at least {FOLDS} rows, not {n_rows}; use calibration=None.")
     random = np.random.default_rng(np.random.SeedSequence([seed], spawn_key=(3,)))
-    folds = np.empty((n_rows, -(-n_members // FOLDS)), dtype=np.intp)
+    twins = np.arange(max(n_members, FEWEST_TWINS))
+    folds = np.empty((n_rows, -(-len(twins) // FOLDS)), dtype=np.intp)
     for column in folds.T:
         order = random.permutation(n_rows)
         if labels is not None:
             order = order[np.argsort(labels[order], kind="stable")]
         column[order] = rows % FOLDS
-    members = np.arange(n_members)
-    unseen = torch.from_numpy(folds[:, members // FOLDS] == members % FOLDS)
-    judged = np.flatnonzero(unseen.any(1).numpy())
-    return LeftOut(rows, 1.0 - unseen.float(), judged, unseen[judged].float())
+    unseen = torch.from_numpy(folds[:, twins // FOLDS] == twins % FOLDS)
+    seen = torch.cat([torch.ones(n_rows, n_members), 1.0 - unseen.float()], 1)
+    return LeftOut(rows, seen, rows, unseen.float())
