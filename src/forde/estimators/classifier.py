@@ -51,10 +51,10 @@ class FordeClassifier(ClassifierMixin, TabularEnsemble):
         calibration: what is decided on rows that networks are not trained on: which epoch's members are kept, and a
             temperature by which logits are divided. `"out-of-fold"`: members are trained on all rows, and beside them
             as many twins (at least ten), of which each leaves out a fifth; the twins that left a row out predict it,
-            and stand for the members. `"holdout"`: all members leave out `validation_fraction` of the rows. None:
-            members are trained on all rows for all epochs, and predict as they are. `"auto"`: out of fold for 40 to
-            10,000 rows, a holdout for more, None for fewer (with `early_stopping`, for fewer than 5), and None for
-            methods that make their members of one network.
+            and stand for the members. Members and twins repel each other alike. `"holdout"`: all members leave out
+            `validation_fraction` of the rows. None: members are trained on all rows for all epochs, and predict as they
+            are. `"auto"`: out of fold for 40 to 10,000 rows, a holdout for more, None for fewer (with
+            `early_stopping`, for fewer than 5), and None for methods that make their members of one network.
         validation_fraction: the share of the rows that a holdout takes.
         early_stopping: end training after `n_iter_no_change` epochs in which rows that networks have not seen were
             predicted no better, and keep the best epoch's members. Without it all epochs are run, and those of the
