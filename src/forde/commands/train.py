@@ -133,7 +133,7 @@ def train(
     )  # fmt: skip
     first = int(os.environ.get("RANK", "0")) == 0  # of several processes: it speaks for all
     say = sayer(json_file) if first else _nothing
-    say(described(data, ready, held))
+    say(described(data, ready, held, guessed=task is None))
     kind = optimizer or usual_optimizer(ready.recipe.n_classes)
     rate = lr if lr is not None else RATES.get(kind, 0.0)
     chosen = chosen_method(ctx, method, weight_decay=weight_decay, strength=strength, alpha=alpha, prior=prior)
