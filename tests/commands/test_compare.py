@@ -87,11 +87,17 @@ def test_mistakes(call: Call, runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "b", tmp_path / "b", ignore=shutil.ignore_patterns("evaluation"))
     assert f"run: forde evaluate {tmp_path / 'b'}" in call("compare", runs / "a", tmp_path / "b").err
     assert call("evaluate", tmp_path / "b").code == 0
+    scores = json.loads((runs / "b" / "evaluation" / "scores.json").read_text())
+    scores["data"] |= {"name": "pictures", "samples": 24}
+    (tmp_path / "d" / "evaluation").mkdir(parents=True)
+    (tmp_path / "d" / "evaluation" / "scores.json").write_text(json.dumps(scores))
     for arguments, complaint in (
+        ((runs / "a", tmp_path / "d"), "was evaluated on 899 samples of digits and"),
+        ((runs / "a", tmp_path / "d"), "on 24 samples of pictures; evaluate both on the same."),
         ((runs / "a",), "at least two runs were expected"),
         ((runs / "a", runs / "a"), "was given twice"),
         ((runs / "a", runs / "c"), "compare runs of one task"),
-        ((runs / "a", tmp_path / "b"), "is in only one; evaluate both on the same cells"),
+        ((runs / "a", tmp_path / "b"), "; make both under the same corruptions and severities."),
         ((runs / "a", runs / "nothing"), "has not been evaluated"),
     ):
         result = call("compare", *arguments)
