@@ -74,6 +74,15 @@ def test_quantities(call: Call, runs: Path) -> None:
     assert lines[0].endswith(("better", "within noise"))
 
 
+def test_digits_are_those_of_the_unit() -> None:
+    """A price needs no decimals, and a length in metres more than four."""
+    from forde.evaluation.robustness.results import Estimate, table
+
+    row = {"rmse": Estimate(17196.4045, 1323.3463), "nll": Estimate(11.18721, 0.0709)}
+    assert "17,196 ± 1,323  11.1872 ± 0.0709" in table("data", {"clean": row})
+    assert "0.0000123 ± 0.0000011" in table("data", {"clean": {"rmse": Estimate(1.23e-5, 1.1e-6)}})
+
+
 @pytest.mark.parametrize(
     ("metric", "value", "error", "word"),
     [("nll", -0.3, 0.1, "better"), ("nll", 0.3, 0.1, "worse"), ("accuracy", 0.3, 0.1, "better"),
