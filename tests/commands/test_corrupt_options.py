@@ -54,3 +54,7 @@ def test_one_folder_is_named(call: Callable[..., Result], tmp_path: Path) -> Non
         result = call("corrupt", "digits", *words)
         assert result.code == 1 and said in result.err and not any(tmp_path.iterdir())
     assert "--seed is -1" in call("corrupt", "digits", "--out", tmp_path / "a", "--seed", -1).err
+
+
+def test_usage_names_what_it_takes(call: Callable[..., Result]) -> None:
+    assert "[]" not in call("corrupt", "--help").out

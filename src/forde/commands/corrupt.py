@@ -20,7 +20,7 @@ LABELS = "labels.npy"
 
 def corrupt(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A data set by name, or a folder or file of images.")],
-    folder: Annotated[Path | None, typer.Argument(metavar="[FOLDER]", hidden=True, help="As --out.")] = None,
+    folder: Annotated[Path | None, typer.Argument(metavar="FOLDER", hidden=True, help="As --out.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write <corruption>.npy and labels.npy into.")] = None,
     split: Annotated[str, typer.Option(help="Which split of the data set.")] = "test",
     kind: Annotated[
