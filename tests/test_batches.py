@@ -350,3 +350,13 @@ def test_outputs_repel_too() -> None:
     x = Arguments([left, right])
     found = inspect_step(forde.Ensemble(Joined, 2, seed=0).train(), method, x, y)
     assert found.z is not None and found.z.shape == (2, 1, 2 * N)
+
+
+@pytest.mark.parametrize(("batch_size", "said"), [(8, True), (16, False), (128, False)])
+def test_a_batch_size_that_a_loader_does_not_take_is_said(
+    batch_size: int, said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = DataLoader([(torch.randn(4), 0), (torch.randn(4), 1)] * 16, batch_size=16)
+    ensemble = forde.Ensemble(lambda: nn.Linear(4, 2), 2)
+    forde.fit(ensemble, "deep-ensemble", loader, epochs=1, batch_size=batch_size, verbose=False)
+    assert (f"batch_size={batch_size} is not that of the DataLoader" in caplog.text) == said

@@ -331,7 +331,7 @@ class TestRuns:
     def test_explained_variance_is_reported(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "forde")
         history = forde.fit(ensemble(), forde.method("forde-pca", rank=2), data(), **OPTIONS)
-        assert "2 of 4 directions hold" in caplog.text
+        assert "its metric follows 2 of 4 principal directions of the inputs (" in caplog.text
         assert 0 < float(history.method.kernel.metric.pca.explained_variance_ratio.sum()) < 1
 
     def test_a_method_can_be_used_again_on_other_data(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class FordeError(ValueError):
@@ -39,6 +39,10 @@ MOST_NAMES = 50
 """So many known names a message lists; a table may have thousands of columns."""
 MOST_CHARACTERS = 200
 """And so many of a name."""
+ALIKE = 0.65
+"""From here on a name is taken for another one, misspelt; below, 'pixels' would be offered for 'labels'."""
+LEAST_OF_A_NAME = 3
+"""Characters that are enough to be a part of a name, as in 'pca'."""
 
 
 def unknown_name(kind: str, given: object, known: Iterable[str]) -> FordeError:
@@ -75,10 +79,22 @@ def missing_key(where: str, wanted: str, there: Iterable[str], advice: str) -> F
 
 def _nearest_and_all(asked: str, known: Iterable[str]) -> tuple[str, str]:
     names = sorted(name[:MOST_CHARACTERS] for name in known)
-    near = difflib.get_close_matches(asked[:MOST_CHARACTERS], names, n=1, cutoff=0.5)
+    near = _nearest(asked[:MOST_CHARACTERS], names)
     more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
-    hint = f"; did you mean '{near[0]}'?" if near else "."
+    hint = "." if near is None else f"; did you mean '{near}'?"
     return hint, f"{', '.join(names[:MOST_NAMES]) or 'none'}{more}"
+
+
+def _nearest(asked: str, names: Sequence[str]) -> str | None:
+    """The name that was meant, if one is like it or has it as a part.
+
+    >>> _nearest("Forde-PCS", ["forde-pca", "lit"]), _nearest("deep", ["deep-ensemble"]), _nearest("fast", ["auto"])
+    ('forde-pca', 'deep-ensemble', None)
+    """
+    small, known = asked.lower(), {name.lower(): name for name in names}
+    parts = sorted((name for name in known if len(small) >= LEAST_OF_A_NAME and small in name), key=len)
+    near = [*difflib.get_close_matches(small, known, n=1, cutoff=ALIKE), *parts]
+    return known[near[0]] if near else None
 
 
 def first_line(error: BaseException) -> str:

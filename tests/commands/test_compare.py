@@ -74,6 +74,15 @@ def test_quantities(call: Call, runs: Path) -> None:
     assert lines[0].endswith(("better", "within noise"))
 
 
+def test_digits_are_those_of_the_unit() -> None:
+    """A price needs no decimals, and a length in metres more than four."""
+    from forde.evaluation.robustness.results import Estimate, table
+
+    row = {"rmse": Estimate(17196.4045, 1323.3463), "nll": Estimate(11.18721, 0.0709)}
+    assert "17,196 ± 1,323  11.1872 ± 0.0709" in table("data", {"clean": row})
+    assert "0.0000123 ± 0.0000011" in table("data", {"clean": {"rmse": Estimate(1.23e-5, 1.1e-6)}})
+
+
 @pytest.mark.parametrize(
     ("metric", "value", "error", "word"),
     [("nll", -0.3, 0.1, "better"), ("nll", 0.3, 0.1, "worse"), ("accuracy", 0.3, 0.1, "better"),
@@ -87,11 +96,17 @@ def test_mistakes(call: Call, runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "b", tmp_path / "b", ignore=shutil.ignore_patterns("evaluation"))
     assert f"run: forde evaluate {tmp_path / 'b'}" in call("compare", runs / "a", tmp_path / "b").err
     assert call("evaluate", tmp_path / "b").code == 0
+    scores = json.loads((runs / "b" / "evaluation" / "scores.json").read_text())
+    scores["data"] |= {"name": "pictures", "samples": 24}
+    (tmp_path / "d" / "evaluation").mkdir(parents=True)
+    (tmp_path / "d" / "evaluation" / "scores.json").write_text(json.dumps(scores))
     for arguments, complaint in (
+        ((runs / "a", tmp_path / "d"), "was evaluated on 899 samples of digits and"),
+        ((runs / "a", tmp_path / "d"), "on 24 samples of pictures; evaluate both on the same."),
         ((runs / "a",), "at least two runs were expected"),
         ((runs / "a", runs / "a"), "was given twice"),
         ((runs / "a", runs / "c"), "compare runs of one task"),
-        ((runs / "a", tmp_path / "b"), "is in only one; evaluate both on the same cells"),
+        ((runs / "a", tmp_path / "b"), "; make both under the same corruptions and severities."),
         ((runs / "a", runs / "nothing"), "has not been evaluated"),
     ):
         result = call("compare", *arguments)

@@ -32,13 +32,15 @@ def test_split_preset_and_data_folder(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_is_there_is_replaced_only_when_asked(call: Callable[..., Result], tmp_path: Path) -> None:
     out = tmp_path / "c"
-    written = call("corrupt", "digits", "--out", out, "--type", "contrast", "--type", "contrast")
+    written = call("corrupt", "digits", "--out", out, "--type", "contrast", "--corruptions", "contrast")
     assert written.code == 0 and written.err == "1/1 contrast\n"
     first = (out / "contrast.npy").read_bytes()
     again = call("corrupt", "digits", "--out", out, "--type", "contrast", "--preset", "tiny")
-    assert again.code == 1 and "contrast.npy' is there already; name others as --type, another folder" in again.err
+    assert (
+        again.code == 1 and "contrast.npy' is there already; name others as --corruptions, another folder" in again.err
+    )
     assert (out / "contrast.npy").read_bytes() == first
-    more = call("corrupt", "digits", "--out", out, "--type", "fog", "--type", "brightness")
+    more = call("corrupt", "digits", "--out", out, "--corruptions", "fog,brightness")
     assert more.code == 0 and more.err.startswith("1/2 fog, ") and more.err.endswith("2/2 brightness\n")
     others = call("corrupt", "digits", "--split", "train", "--out", out, "--type", "saturate")
     assert others.code == 1 and "labels.npy' holds the labels of other images" in others.err
@@ -52,3 +54,7 @@ def test_one_folder_is_named(call: Callable[..., Result], tmp_path: Path) -> Non
         result = call("corrupt", "digits", *words)
         assert result.code == 1 and said in result.err and not any(tmp_path.iterdir())
     assert "--seed is -1" in call("corrupt", "digits", "--out", tmp_path / "a", "--seed", -1).err
+
+
+def test_usage_names_what_it_takes(call: Callable[..., Result]) -> None:
+    assert "[]" not in call("corrupt", "--help").out

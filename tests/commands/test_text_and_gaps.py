@@ -122,7 +122,8 @@ def test_rows_unlike_those_of_training(
         ({}, (), "homes.csv' has 120 different texts in 120 rows"),
         ({}, ("--drop", "kye"), "unknown column to drop 'kye'; did you mean 'key'?"),
         ({}, ("--drop", "key,price"), "'price' is the target"),
-        ({"key": "2020-01-01"}, (), "homes.csv' holds date32[day], but numbers or text were expected"),
+        ({"key": "2020-01-01"}, (), "homes.csv' holds dates or times, but numbers or text were expected"),
+        ({"sold on": "2020-01-01"}, ("--drop", "key", "--target", "price"), "or leave it out (--drop 'sold on')"),
         ({"key": ""}, (), "is empty in every row; leave it out (--drop key)"),
         ({"key": ["x", *map(str, range(1, ROWS))]}, (), "holds numbers, but also text such as 'x'"),
     ],
@@ -162,3 +163,36 @@ def test_without_text_and_gaps_nothing_is_encoded(tmp_path: Path) -> None:
 def test_a_damaged_description_is_one_sentence(value: object) -> None:
     with pytest.raises(FordeError, match="damaged"):
         Encoding.from_json(value)
+
+
+def test_a_table_in_another_encoding(train: Forde, tmp_path: Path) -> None:
+    homes().drop(columns="key").to_csv(tmp_path / "homes.csv", index=False, encoding="latin-1")
+    result = train(tmp_path / "homes.csv", tmp_path / "r", *SMALL)
+    assert result.code == 1 and "holds bytes that are no text in UTF-8" in result.err
+    assert "write the file again with encoding='utf-8'" in result.err and "leave it out" not in result.err
+
+
+def test_a_column_that_counts_the_rows_is_said(train: Forde, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    homes().assign(key=np.arange(ROWS) + 1000).to_csv(tmp_path / "homes.csv", index=False)
+    assert train(tmp_path / "homes.csv", tmp_path / "r", *SMALL).code == 0
+    assert "column 'key'" in caplog.text and "counts the rows (1000, 1001, ...), and is used" in caplog.text
+    caplog.clear()
+    assert train(tmp_path / "homes.csv", tmp_path / "s", *SMALL, "--drop", "key").code == 0
+    assert "counts the rows" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("years", "options", "said"),
+    [
+        ([2018, 2020, 2021], (), True),  # not counted from 0 or 1
+        ([1, 2, 3], (), False),
+        ([2018, 2020, 2021], ("--task", "classification"), False),
+    ],
+)
+def test_classes_that_may_be_a_quantity(
+    train: Forde, tmp_path: Path, years: list[int], options: tuple[str, ...], said: bool
+) -> None:
+    homes().drop(columns="key").assign(year=np.resize(years, ROWS)).to_csv(tmp_path / "homes.csv", index=False)
+    out = train(tmp_path / "homes.csv", tmp_path / "r", *SMALL, *options).out
+    assert "the target 'year' is a class, one of 3" in out
+    assert ("--task regression makes it a quantity" in out) == said

@@ -132,6 +132,11 @@ class TestUnits:
         weights = [(tmp_path / name / "ensemble" / "model.safetensors").read_bytes() for name in ("r", "whole")]
         assert weights[0] == weights[1]
 
+    def test_that_a_finished_run_is_not_trained_again_is_said(self, train: Forde, tmp_path: Path) -> None:
+        path = written(tmp_path / "t.csv", quantities())
+        said = [train(path, tmp_path / "r", *SMALL, "--resume").out for _ in range(2)]
+        assert ["had finished already, so nothing was trained" in out for out in said] == [False, True]
+
     def test_a_constant_column_does_no_harm(self, train: Forde, tmp_path: Path) -> None:
         frame = quantities().assign(b=3.3)
         result = train(written(tmp_path / "t.csv", frame), tmp_path / "r", *SMALL)

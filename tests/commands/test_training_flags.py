@@ -93,6 +93,7 @@ class TestOwnNetworks:
         assert 0.1 < json.loads(scores)["clean"]["accuracy"]["value"] <= 1
         for name, complaint in (
             ("my_networks:smal", "did you mean 'small'"), ("my_network:small", "No module named 'my_network'"),
+            ("my_networks.small", "package.module:function was expected"),
             ("my_networks:wrong", "give it inputs of the size that it was built for"),
         ):  # fmt: skip
             assert complaint in refused(

@@ -148,7 +148,7 @@ def label_outside_in_idx(folder: Path) -> tuple[str, str, str, str]:
 def mixed_sizes(folder: Path) -> tuple[Path, str, str, str]:
     files.write_class_folders(folder, ["a", "b"])
     files.write_image(folder / "b" / "odd.png", files.noise(1, (9, 8, 3))[0])
-    return folder, "train", "odd.png", "9 x 8"
+    return folder, "train", "odd.png", f"9 x 8 pixels, but '{sorted((folder / 'a').iterdir())[0]}' has 8 x 8"
 
 
 @case

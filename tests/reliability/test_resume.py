@@ -238,6 +238,13 @@ class TestFolder:
         with pytest.raises(forde.FordeError, match="resume=True"):
             train(tmp_path / "run")
 
+    def test_a_run_that_was_refused_before_it_began_leaves_the_folder_free(self, tmp_path: Path) -> None:
+        with pytest.raises(forde.FordeError, match="unknown monitor"):
+            train(tmp_path / "run", validation=0.2, monitor="loss")
+        train(tmp_path / "run", validation=0.2, monitor="nll")
+        assert "unknown monitor" in (tmp_path / "run" / "log.txt").read_text()
+        assert (tmp_path / "run" / "ensemble").is_dir()
+
     def test_folder_of_something_else(self, tmp_path: Path) -> None:
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "thesis.tex").write_text("precious")

@@ -79,6 +79,8 @@ def _compared(compare_runs: Any, first: Path, second: Path, **options: Any) -> C
 
 
 def _table(name: str, first: RunScores, second: RunScores, found: Comparison) -> Table:
+    from forde.evaluation.robustness.results import decimals
+
     table = Table(title=name, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for heading in ("", "first", "this", "difference", "95 % interval", "p", ""):
         table.add_column(heading, justify="left" if heading == "" else "right")
@@ -88,10 +90,11 @@ def _table(name: str, first: RunScores, second: RunScores, found: Comparison) ->
             if metric in differences:
                 one, other = (getattr(each.result, where)[metric].value for each in (first, second))
                 difference = differences[metric]
+                places = decimals(metric, difference.error)
                 table.add_row(
-                    f"{word} {WORDS[metric]}", f"{one:.4f}", f"{other:.4f}",
-                    f"{difference.value:+.4f} ± {difference.error:.4f}",
-                    f"{difference.low:+.4f} to {difference.high:+.4f}", f"{difference.p_value:.3f}",
+                    f"{word} {WORDS[metric]}", f"{one:,.{places}f}", f"{other:,.{places}f}",
+                    f"{difference.value:+,.{places}f} ± {difference.error:,.{places}f}",
+                    f"{difference.low:+,.{places}f} to {difference.high:+,.{places}f}", f"{difference.p_value:.3f}",
                     judged(metric, difference),
                 )  # fmt: skip
     return table

@@ -20,11 +20,12 @@ LABELS = "labels.npy"
 
 def corrupt(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A data set by name, or a folder or file of images.")],
-    folder: Annotated[Path | None, typer.Argument(metavar="", hidden=True, help="As --out.")] = None,
+    folder: Annotated[Path | None, typer.Argument(metavar="FOLDER", hidden=True, help="As --out.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write <corruption>.npy and labels.npy into.")] = None,
     split: Annotated[str, typer.Option(help="Which split of the data set.")] = "test",
     kind: Annotated[
-        list[str] | None, typer.Option("--type", help="A corruption; repeat for several, all 19 if left out.")
+        list[str] | None,
+        typer.Option("--corruptions", "--type", help="With commas, or given several times; all 19 if left out."),
     ] = None,
     seed: Seed = 0,
     preset: Annotated[str | None, typer.Option(help="cifar, tiny or imagenet constants; by size if left out.")] = None,
@@ -36,7 +37,7 @@ def corrupt(
     Each file is uint8 [5·N, H, W, C], severity after severity; labels.npy holds the labels five times. A file that is
     there is not replaced, unless --replace says so; other corruptions of the same images may be added to a folder.
 
-    Example: forde corrupt digits --out digits-c --type fog --type snow
+    Example: forde corrupt digits --out digits-c --corruptions fog,snow
     """
     import numpy as np
 
@@ -45,7 +46,8 @@ def corrupt(
     from forde.data import load_images
 
     where = _one_folder(out, folder)
-    names = list(dict.fromkeys(checked_name(name) for name in kind or NAMES))
+    asked = [name for given in kind or () for name in given.split(",") if name]
+    names = list(dict.fromkeys(checked_name(name) for name in (NAMES if asked in ([], ["all"]) else asked)))
     data = load_images(source, split, data_dir=data_dir)
     labels = np.tile(data.labels, len(SEVERITIES))
     if not replace:
@@ -76,7 +78,7 @@ def _refuse_what_is_there(folder: Path, names: Sequence[str], labels: np.ndarray
     advice = "another folder as --out, or add --replace."
     for name in names:
         if (folder / f"{name}.npy").exists():
-            raise FordeError(f"'{folder / name}.npy' is there already; name others as --type, {advice}")
+            raise FordeError(f"'{folder / name}.npy' is there already; name others as --corruptions, {advice}")
     if (folder / LABELS).exists():
         try:
             same = np.array_equal(np.load(folder / LABELS, mmap_mode="r"), labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from forde.training import History
 
 
+MEASURED, DIGITS = 3, 10
+"""Fewer classes are hardly measured numbers, and so many are counted as a rule."""
+
+
 def refuse_unvalidated(validation: str | None, **options: Any) -> None:
     """Before anything is read: what follows from validation data needs some."""
     for name, value in options.items():
@@ -27,8 +32,12 @@ def refuse_unvalidated(validation: str | None, **options: Any) -> None:
             )
 
 
-def described(name: str, ready: Prepared, test: Images | Table | None) -> str:
-    """What will be learned from what, before the time is spent."""
+def described(name: str, ready: Prepared, test: Images | Table | None, *, guessed: bool) -> str:
+    """What will be learned from what, before the time is spent.
+
+    Args:
+        guessed: whether nobody said if the target is a class.
+    """
     data = ready.data
     classes = data.description.n_classes
     held = "" if ready.validation is None else f"; {len(ready.validation):,} others validate"
@@ -36,11 +45,25 @@ def described(name: str, ready: Prepared, test: Images | Table | None) -> str:
     if isinstance(data, Images):
         return f"{name}: {len(data):,} images of {classes} classes{held}"
     kind = f"a class, one of {classes}" if classes else "a quantity, standardised"
+    if guessed and like_a_quantity(data.description.classes):
+        kind += " (--task regression makes it a quantity)"
     made = "" if data.encoding is None else f" (made of {data.encoding})"
     return (
         f"{name}: {len(data):,} rows of {len(data.feature_names):,} features{made}, standardised; "
         f"the target '{data.target_name}' is {kind}{held}"
     )
+
+
+def like_a_quantity(classes: Sequence[str]) -> bool:
+    """Whether classes are whole numbers that somebody may have measured: many, or not counted from 0 or 1.
+
+    >>> like_a_quantity(["18", "19", "21"]), like_a_quantity(["1", "2", "3"]), like_a_quantity(["cat", "dog"])
+    (True, False, False)
+    """
+    if len(classes) < MEASURED or not all(name.lstrip("-").isdecimal() for name in classes):
+        return False
+    counted = [[str(n) for n in range(first, first + len(classes))] for first in (0, 1)]
+    return len(classes) > DIGITS or list(classes) not in counted
 
 
 def explained(history: History, ready: Prepared) -> str:

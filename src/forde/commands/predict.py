@@ -77,7 +77,7 @@ def predict(
     write_columns(columns, out)
     say = sayer(json_file)
     doubted = int((columns["do_not_trust"] == "yes").sum()) if reference is not None else None
-    say(f"wrote {size:,} predictions to {out}")
+    say(f"wrote {size:,} prediction{'' if size == 1 else 's'} to {out}")
     say(_about(reference, doubted, size, doubt))
     write_report(
         "predict",
@@ -110,7 +110,8 @@ def _about(reference: Reference | None, doubted: int | None, size: int, doubt: f
             "train with --validation 0.2."
         )
     said = (
-        f"not to be trusted: {doubted:,} ({doubted / size:.1%}), more uncertain than all but {doubt:.1%} of {reference}"
+        f"{doubted:,} of {size:,} ({doubted / size:.1%}) are not to be trusted: "
+        f"more uncertain than all but {doubt:.1%} of {reference}"
     )
     if doubt * (len(reference.uncertainty) + 1) < 1:
         return f"{said}; these are too few for --doubt {doubt:g}, so nothing could be marked."

@@ -84,7 +84,8 @@ def prepared(
         name: of the data, as it was typed.
         validation: a share of the training data, a split, or other data.
     """
-    make = imported(model) if model not in MODELS and ":" in model else None
+    own = model not in MODELS and (":" in model or "." in model)  # with a dot it is said what was expected
+    make = imported(model) if own else None
     share = _share(validation)
     part, held = data, None
     if share is not None:  # before anything is computed of the data, so that it is held out of the statistics too

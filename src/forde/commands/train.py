@@ -121,6 +121,7 @@ def train(
     from forde.commands.preparing import chosen_method, loaded, parted, prepared
     from forde.commands.reporting import epochs_said, sayer, write_report
     from forde.distributed.mesh import parse_shape, processes
+    from forde.training.outcome import Outcome
     from forde.training.trained import HELD_OUT, RECIPE, SETTINGS, content_name
     from forde.training.usual import RATES, optimizer_options, usual_optimizer
     from forde.training.writers import TensorBoard
@@ -133,11 +134,12 @@ def train(
     )  # fmt: skip
     first = int(os.environ.get("RANK", "0")) == 0  # of several processes: it speaks for all
     say = sayer(json_file) if first else _nothing
-    say(described(data, ready, held))
+    say(described(data, ready, held, guessed=task is None))
     kind = optimizer or usual_optimizer(ready.recipe.n_classes)
     rate = lr if lr is not None else RATES.get(kind, 0.0)
     chosen = chosen_method(ctx, method, weight_decay=weight_decay, strength=strength, alpha=alpha, prior=prior)
     ensemble = forde.Ensemble(ready.make_network, members, seed=seed, likelihood=ready.recipe.likelihood)
+    before = Outcome.read(out)
     with epochs_said(say):
         history = forde.fit(
             ensemble,
@@ -172,6 +174,8 @@ def train(
                 },
             ),
         )
+    if before is not None and before == Outcome.read(out):
+        say(f"'{out}' had finished already, so nothing was trained")
     if first:
         keep_reference(ensemble, ready, out)
         outcome = explained(history, ready)

@@ -129,10 +129,11 @@ def read_files(
 
     read: Callable[[int], bytes] = content if labels is not None else lambda position: read_bytes(files[position])
     names = [str(file) for file in files]
+    first = names[0] if shape is None else None
     if shape is None:
         shape = shape_of(read(0), names[0], to_colour=to_colour)
     images = room_for(len(files), shape, f"{len(files):,} images of the size of '{names[0][-MAX_SHOWN:]}'", files)
-    decode_all(names, read, to_colour=to_colour, out=images)
+    decode_all(names, read, to_colour=to_colour, out=images, first=first)
     twice = first_duplicate(digests, labels) if labels is not None else None
     if twice:
         raise FordeError(

@@ -7,6 +7,7 @@ number  → itself; where training had gaps, these are its mean, and a column be
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
@@ -132,11 +133,15 @@ def _learned(column: Any, name: str, path: Path) -> Column:
     import pyarrow.types as kinds
 
     if kinds.is_null(column.type):
-        raise FordeError(f"column {name!r} in '{path}' is empty in every row; leave it out (--drop {name}).")
+        raise FordeError(
+            f"column {name!r} in '{path}' is empty in every row; leave it out (--drop {shlex.quote(name)})."
+        )
     if not is_text(column.type):
         gaps = np.isnan(_numbers(column))
         if gaps.all():
-            raise FordeError(f"column {name!r} in '{path}' is empty in every row; leave it out (--drop {name}).")
+            raise FordeError(
+                f"column {name!r} in '{path}' is empty in every row; leave it out (--drop {shlex.quote(name)})."
+            )
         return Column(name, float(_numbers(column)[~gaps].mean()) if gaps.any() else None)
     values, codes = said(column)
     counts = np.bincount(codes, minlength=len(values))
@@ -147,11 +152,11 @@ def _learned(column: Any, name: str, path: Path) -> Column:
             text = next(value for value in there if not reads_as_number(value))
             raise FordeError(
                 f"column {name!r} in '{path}' holds numbers, but also text such as '{text[:40]}'; correct it, or leave "
-                f"the column out (--drop {name})."
+                f"the column out (--drop {shlex.quote(name)})."
             )
         raise FordeError(
             f"column {name!r} in '{path}' has {len(there):,} different texts in {len(codes):,} rows, which says "
-            f"nothing of other rows; leave it out (--drop {name})."
+            f"nothing of other rows; leave it out (--drop {shlex.quote(name)})."
         )
     order = sorted(range(len(values)), key=lambda code: (-counts[code], values[code]))
     if len(values) > MOST_VALUES:

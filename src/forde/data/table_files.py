@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -196,10 +197,15 @@ def _named(target: str | int | None, names: list[str], path: Path) -> str:
 
 def no_number(name: str, kind: Any, path: Path, *, text: bool = False) -> FordeError:
     """The error for a column that holds something else."""
+    import pyarrow.types as kinds
+
     expected, advice = "numbers", "encode or drop it"
     if text:
-        expected, advice = "numbers or text", f"make it one of these, or leave it out (--drop {name})"
-    return FordeError(f"column {name!r} in '{path}' holds {str(kind)[:60]}, but {expected} were expected; {advice}.")
+        expected, advice = "numbers or text", f"make it one of these, or leave it out (--drop {shlex.quote(name)})"
+    found = "dates or times" if kinds.is_temporal(kind) else str(kind)[:60]
+    if kinds.is_binary(kind) and path.suffix.lower() == ".csv":
+        found, advice = "bytes that are no text in UTF-8", "write the file again with encoding='utf-8'"
+    return FordeError(f"column {name!r} in '{path}' holds {found}, but {expected} were expected; {advice}.")
 
 
 def is_number(kind: Any) -> bool:

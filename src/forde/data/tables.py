@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,8 +20,12 @@ from forde.data.table_files import is_number, no_number, read_columns
 from forde.errors import FordeError, unknown_name
 from forde.reading.files import MAX_SHOWN
 
+log = logging.getLogger(__name__)
+
 Task = Literal["classification", "regression"]
 SUFFIXES = (".csv", ".parquet")
+LEAST_COUNTED = 20
+"""Rows from which on a column that counts them is no chance."""
 MOST_CLASSES = 100
 """A column of whole numbers with more distinct values is taken for a quantity."""
 
@@ -63,6 +69,7 @@ def read_table(
     training = read_columns(training_file, target, text=encode, drop=drop)
     *names, name = training.column_names
     warn_of_index(names, training_file)
+    _warn_of_numbered_rows(training, names, training_file)
     own = files[split] == training_file
     columns = training if own else read_columns(files[split], name, names, text=encode)
     known = {training_file: training.num_rows, files[split]: columns.num_rows}
@@ -99,6 +106,21 @@ def read_known_columns(
     source = f"the file '{path}'"
     told = Description(_name(path), len(classes), x.shape[1:], mean, std, {"test": len(x)}, source, classes)
     return Table(x, y, tuple(features), told, source, target or "", encoding)
+
+
+def _warn_of_numbered_rows(columns: Any, names: Sequence[str], path: Path) -> None:
+    """Say that a column counts the rows: it is an identifier as a rule, and new rows lie outside of what it held."""
+    import pyarrow.types as kinds
+
+    if columns.num_rows < LEAST_COUNTED:
+        return
+    for name in names:
+        column = columns.column(name)
+        if kinds.is_integer(column.type) and not column.null_count and (np.diff(column.to_numpy()) == 1).all():
+            log.warning(
+                "column '%s' in '%s' counts the rows (%s, %s, ...), and is used as a feature; if it is an identifier, "
+                "leave it out (--drop %s)", name, path, column[0], column[1], shlex.quote(name),
+            )  # fmt: skip
 
 
 def _name(path: Path) -> str:

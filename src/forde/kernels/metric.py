@@ -179,7 +179,8 @@ class Spectral(Metric):
         if self.pca is None:
             return None
         size, rank = self.pca.directions.shape
-        return f"{rank} of {size} directions hold {float(self.pca.explained_variance_ratio.sum()):.1%} of the variance"
+        share = float(self.pca.explained_variance_ratio.sum())
+        return f"its metric follows {rank} of {size} principal directions of the inputs ({share:.1%} of their variance)"
 
     def __call__(self, s: Tensor) -> Tensor:
         matrix = self.matrix(s.device, s.dtype, s.shape[-1])

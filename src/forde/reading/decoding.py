@@ -35,10 +35,12 @@ _GREY = {"1", "L", "LA"}
 _COLOUR = {"RGB", "RGBA", "P", "CMYK", "YCbCr"}
 
 
-def decode(encoded: bytes, name: str, *, to_colour: bool, shape: tuple[int, ...] | None = None) -> np.ndarray:
+def decode(
+    encoded: bytes, name: str, *, to_colour: bool, shape: tuple[int, ...] | None = None, first: str | None = None
+) -> np.ndarray:
     """One image: uint8 `[H, W, 3]`, or `[H, W, 1]` if it is grey and `to_colour` is off. `name` is for errors.
 
-    One that has not the shape given is refused before it is unpacked.
+    One that has not the shape given is refused before it is unpacked; `first` names the image that has it, if one has.
 
     >>> pgm = b"P5 2 1 255 " + bytes([7, 9])
     >>> decode(pgm, "a.pgm", to_colour=True).tolist()
@@ -48,7 +50,7 @@ def decode(encoded: bytes, name: str, *, to_colour: bool, shape: tuple[int, ...]
     def unpack(image: Any) -> np.ndarray:
         found = _shape(image, name, to_colour=to_colour)
         if shape is not None and found != shape:
-            raise _other_shape(name, found, shape)
+            raise _other_shape(name, found, shape, first)
         if _is_laborious(encoded):
             raise FordeError(f"the image '{name}' would take far too long to unpack; save it again.")
         wanted = "RGB" if found[2] == 3 else "L"
@@ -104,8 +106,11 @@ def decode_all(
     *,
     to_colour: bool,
     out: np.ndarray,
+    first: str | None = None,
 ) -> None:
     """Unpack images into `out` `[N, H, W, C]`; `read(i)` gives the bytes of image i, which errors call `names[i]`.
+
+    `first` names the image that `out` has its shape from, if one has.
 
     With `to_colour` grey ones are made colour, without it they may not be mixed with colour ones.
 
@@ -120,7 +125,7 @@ def decode_all(
 
     def fill(start: int) -> None:
         for position in range(start, min(start + piece, len(names))):
-            out[position] = decode(read(position), names[position], to_colour=to_colour, shape=shape)
+            out[position] = decode(read(position), names[position], to_colour=to_colour, shape=shape, first=first)
 
     # Pillow lets go of the interpreter's lock while it decodes, and reading files waits for the disk.
     with ThreadPoolExecutor(workers) as pool:
@@ -148,14 +153,14 @@ def _working(shape: tuple[int, ...]) -> int:
     return WORKING_BYTES * shape[0] * shape[1]
 
 
-def _other_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> FordeError:
+def _other_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...], first: str | None) -> FordeError:
+    """Where one image differs from the first, either may be the one that is not as it should be."""
     if found[:2] == wanted[:2]:
         kinds = {1: "grey", 3: "colour"}
-        return FordeError(
-            f"the image '{name}' is {kinds[found[2]]}, but {kinds[wanted[2]]} images were expected as the first one "
-            "is; convert them to one kind."
-        )
+        others = f"{kinds[wanted[2]]} images were expected" if first is None else f"'{first}' is {kinds[wanted[2]]}"
+        return FordeError(f"the image '{name}' is {kinds[found[2]]}, but {others}; convert them to one kind.")
+    size = f"{wanted[0]} x {wanted[1]}"
+    others = f"{size} were expected" if first is None else f"'{first}' has {size}"
     return FordeError(
-        f"the image '{name}' has {found[0]} x {found[1]} pixels, but {wanted[0]} x {wanted[1]} were expected; "
-        "resize all images to one size."
+        f"the image '{name}' has {found[0]} x {found[1]} pixels, but {others}; resize all images to one size."
     )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from forde.arguments import Arguments, Input
 from forde.data.description import Images, Table
@@ -23,7 +24,7 @@ from forde.training.feed import Feed, TensorFeed, as_targets, make_feed, refuse_
 from forde.training.image_feed import ImageFeed
 from forde.training.options import Batching
 from forde.training.repulsion_feed import inputs_feed
-from forde.training.settings import Settings
+from forde.training.settings import BATCH_SIZE, Settings
 from forde.training.splitting import held_out
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,11 @@ def feeds_of(data: Any, method: Method, ensemble: Ensemble, settings: Settings) 
     The ensemble learns what its inputs are, where the data says so.
     """
     validation, held = settings.validation, None
+    if isinstance(data, DataLoader) and settings.batch_size not in (BATCH_SIZE, data.batch_size):
+        log.warning(
+            "batch_size=%d is not that of the DataLoader, whose batches are used as they come; give it the size.",
+            settings.batch_size,
+        )
     if validation is not None and isinstance(validation.data, float):
         by_class = ensemble.likelihood.takes_labels
         data, held = held_out(data, validation.data, seed=settings.seed, by_class=by_class)

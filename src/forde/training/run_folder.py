@@ -99,12 +99,13 @@ class RunFolder:
             found = {path.name for path in self.folder.iterdir()} - {LOCK} if self.folder.exists() else set()
         except OSError as error:
             raise FordeError(f"'{self.folder}' cannot be used: {error.strerror}; choose another folder.") from None
-        if found and not resume:
+        # A run that was refused or killed before it began may have left these; nothing is lost with them.
+        begun = found - {LOG, CONFIG + TEMPORARY}
+        if begun and not resume:
             raise FordeError(
                 f"'{self.folder}' is not empty; give resume=True (--resume) to go on with it, or another folder."
             )
-        # A run that was killed while it began may have left these.
-        if found - {LOG, CONFIG + TEMPORARY} and CONFIG not in found:
+        if begun and CONFIG not in found:
             raise FordeError(f"'{self.folder}' holds files but no {CONFIG}, so it is not a run; choose another folder.")
 
     @contextmanager

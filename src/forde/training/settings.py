@@ -55,6 +55,8 @@ class Shorthands(TypedDict, total=False):
     restore_best: bool
 
 
+BATCH_SIZE = 128
+"""Samples of a step where nothing else is asked for."""
 RENAMED = {"independent_data": "independent", "checkpoint_every": "every", "checkpoint_minutes": "minutes"}
 """Shorthand → the option's name in its group, where these differ."""
 

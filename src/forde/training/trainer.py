@@ -55,7 +55,7 @@ from forde.training.run_folder import RunFolder
 from forde.training.run_log import silent
 from forde.training.running import conclude, train
 from forde.training.schedule import Length, SchedulerFactory, Watched
-from forde.training.settings import Settings, grouped
+from forde.training.settings import BATCH_SIZE, Settings, grouped
 from forde.training.validating import Validator
 from forde.turns import turn
 
@@ -73,7 +73,7 @@ def fit(
     data: Any,
     *,
     epochs: int,
-    batch_size: int = 128,
+    batch_size: int = BATCH_SIZE,
     lr: float | None = None,
     optimizer: OptimizerFactory | None = None,
     scheduler: SchedulerFactory | None = None,
@@ -103,7 +103,7 @@ def fit(
             what `forde.data.load` returns. x may be a dict or a tuple of tensors, which networks are given by name or
             by position; instead of a pair, a dict may hold the targets under `"labels"` or `"label"`.
         epochs: passes over the data.
-        batch_size: ignored for a DataLoader.
+        batch_size: samples of a step. The batches of a DataLoader stay as they are, and the log says so.
         lr: learning rate of the default optimizer, SGD with Nesterov momentum 0.9; 0.1 if left out. Weight decay is the
             method's prior.
         optimizer: builds another from the parameters: `lambda p: torch.optim.Adam(p, lr=1e-3)`. The prior still acts.

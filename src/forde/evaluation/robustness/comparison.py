@@ -11,7 +11,7 @@ that shared variation. Differences are second − first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -90,10 +90,7 @@ def compare_evaluations(
     """Compare two evaluations that `evaluate_robustness` saved, of the same images and cells."""
     _, cells_a = saved_evaluation(first)
     _, cells_b = saved_evaluation(second)
-    if difference := set(cells_a) ^ set(cells_b):
-        raise FordeError(
-            f"the evaluations have different cells: {min(difference)} is in only one; evaluate both on the same cells."
-        )
+    refuse_different_cells(cells_a, cells_b)
     where = float64_device(torch.device(device))
     bootstrap = resampler("bootstrap", n_resamples, seed, where)
     swap = resampler("swap", n_resamples, seed + 1, where)
@@ -101,10 +98,33 @@ def compare_evaluations(
     for key in cells_a:
         a, b = cells_a[key](), cells_b[key]()
         if not torch.equal(a.labels, b.labels):
-            raise FordeError(f"the evaluations have different labels in cell {key}; evaluate both on the same images.")
+            raise FordeError(
+                f"the evaluations have different labels {cell_in_words(key)}; evaluate both on the same images."
+            )
         rows = torch.stack([statistics(cell.terms.to(where), n_bins) for cell in (a, b)])
         pairs[key] = paired_sums(rows, bootstrap(a.labels), swap(a.labels))
     return comparison_of(pairs)
+
+
+def refuse_different_cells(first: Iterable[Key], second: Iterable[Key]) -> None:
+    """Stop where two evaluations have not the same corruptions and severities.
+
+    >>> refuse_different_cells([("clean", 0), ("fog", 1)], [("fog", 1), ("clean", 0)])
+    """
+    if difference := set(first) ^ set(second):
+        raise FordeError(
+            f"only one of the evaluations was made {cell_in_words(min(difference))}; make both under the same "
+            "corruptions and severities."
+        )
+
+
+def cell_in_words(key: Key) -> str:
+    """Where a cell was evaluated, for a sentence.
+
+    >>> cell_in_words(("fog", 3)), cell_in_words((CLEAN, 0))
+    ('under fog of severity 3', 'on clean data')
+    """
+    return "on clean data" if key[0] == CLEAN else f"under {key[0]} of severity {key[1]}"
 
 
 def comparison_of(pairs: Mapping[Key, Tensor], scoring: Scoring = scores) -> Comparison:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from forde.metrics.statistics import Scoring, Sums, average_scores, pooled_score
 
 MANIFEST = "evaluation.json"
 """The result's file in a folder of saved predictions, written last; it names the fingerprint of each cell's file."""
+IN_UNITS = frozenset({"rmse", "crps", "epistemic_std", "aleatoric_std", "total_std"})
+"""Metrics in the unit of the target, which may be of any size."""
 SHOWN = {
     "accuracy": "accuracy",
     "rmse": "RMSE",
@@ -141,12 +144,28 @@ def table(title: str, rows: Mapping[str, Scores]) -> str:
     """
     shown = {key: heading for key, heading in SHOWN.items() if all(key in row for row in rows.values())}
     header = [title, *shown.values()]
-    lines = [[name, *(f"{row[key].value:.4f} ± {row[key].error:.4f}" for key in shown)] for name, row in rows.items()]
+    lines = [[name, *(_shown(key, row[key]) for key in shown)] for name, row in rows.items()]
     widths = [max(len(line[column]) for line in [header, *lines]) for column in range(len(header))]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
         for line in [header, *lines]
     )
+
+
+def decimals(metric: str, error: float) -> int:
+    """Decimals that a metric is shown with: in the unit of a target its error has two digits, as prices need none.
+
+    >>> decimals("nll", 0.02), decimals("rmse", 1323.3), decimals("rmse", 15.9), decimals("rmse", 0.000012)
+    (4, 0, 0, 6)
+    """
+    if metric not in IN_UNITS or not 0 < error < math.inf:
+        return 4
+    return min(12, max(0, 1 - math.floor(math.log10(error))))
+
+
+def _shown(metric: str, estimate: Estimate) -> str:
+    places = decimals(metric, estimate.error)
+    return f"{estimate.value:,.{places}f} ± {estimate.error:,.{places}f}"
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from forde.report.page.runs import EvaluatedRun
 ANSWERED = 0.8
 HONEST = 0.02
 """Difference of confidence and accuracy up to which probabilities are called honest."""
+PROMISED = 0.95
+"""Share of targets that the intervals of the verdict should hold."""
 CLEAR = 2.0
 """Standard errors beyond which a difference is more than noise."""
 
@@ -47,10 +50,30 @@ def _how_good(run: EvaluatedRun) -> str:
     if result.cells:
         average = result.cell_average
         after = (
-            f"; {_where(run)}{many} it labels {percent(average['accuracy'].value)} correctly, and its NLL rises "
-            f"from {number(result.clean['nll'].value)} to {number(average['nll'].value)}"
+            f"; {_where(run)}{many} it labels {percent(average['accuracy'].value)} correctly, and its NLL "
+            f"{_moved(result.clean['nll'].value, average['nll'].value)}"
         )
-    return f"{right} correctly{after}."
+    return f"{right} correctly{after}.{_no_better_than_guessing(run)}"
+
+
+def _moved(before: float, after: float) -> str:
+    """How a number changed, as far as its digits show it.
+
+    >>> _moved(0.2, 0.5), _moved(96.9, 53.6), _moved(0.2, 0.2)
+    ('rises from 0.200 to 0.500', 'falls from 96.9 to 53.6', 'stays at 0.200')
+    """
+    first, then = number(before), number(after)
+    return f"stays at {first}" if first == then else f"{'rises' if after > before else 'falls'} from {first} to {then}"
+
+
+def _no_better_than_guessing(run: EvaluatedRun) -> str:
+    """A warning where the probabilities say less than equal ones would: all else on the page is then of little use."""
+    classes = run.scores.data.get("classes") or ()
+    found = run.scores.result.clean["nll"].value
+    if not classes or found <= math.log(len(classes)):
+        return ""
+    equal = f"the same probability for each of the {len(classes)} classes"
+    return f" Its NLL on clean data is {number(found)}, which is worse than {equal} ({number(math.log(len(classes)))})."
 
 
 def _how_much_better(runs: Sequence[EvaluatedRun], best: EvaluatedRun, comparisons: Mapping[str, Comparison]) -> str:
@@ -79,14 +102,20 @@ def _how_far_to_trust(run: EvaluatedRun) -> str:
     result, foreign = run.scores.result, run.scores.foreign
     known = "" if foreign is None else f", and {_how_foreign(foreign)}"
     if run.scores.task == "regression":
-        held, error = result.clean["coverage_95"]
-        narrow = (
-            "too narrow" if held < 0.95 - CLEAR * error else "too wide" if held > 0.95 + CLEAR * error else "honest"
-        )
-        return f"Its 95 % intervals hold {percent(held)} of the targets, so they are {narrow}{known}."
+        held = result.clean["coverage_95"].value
+        # The error of honest intervals on so many rows: that of the bootstrap is 0 where they hold all targets.
+        error = math.sqrt(PROMISED * (1 - PROMISED) / run.scores.data["samples"])
+        sentence = f"Its 95 % intervals hold {percent(held)} of the targets"
+        if abs(held - PROMISED) <= CLEAR * error:
+            return f"{sentence}, so they are honest as far as {run.scores.data['samples']:,} rows can tell{known}."
+        return f"{sentence}, so they are too {'narrow' if held < PROMISED else 'wide'}{known}."
     worse = result.cell_average if result.cells else result.clean
     gap = worse["confidence"].value - worse["accuracy"].value
-    sure = "honest" if abs(gap) <= HONEST else "too sure" if gap > 0 else "not sure enough"
+    sure = "too sure" if gap > 0 else "not sure enough"
+    if abs(gap) <= HONEST:
+        sure = "honest"
+    elif abs(gap) <= CLEAR * worse["accuracy"].error:
+        sure = f"honest as far as {run.scores.data['samples']:,} samples can tell"
     where = _where(run) if result.cells else "on clean data"
     terms = run.terms[CLEAN_KEY]
     risk = risk_coverage(terms[:, MEANS.index("total")], 1 - terms[:, MEANS.index("accuracy")]).risk

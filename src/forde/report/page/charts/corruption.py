@@ -15,6 +15,8 @@ from forde.report.page.runs import EvaluatedRun
 
 SHOWS_VALUE = "datum[metric]"
 IS_SHOWN = "indexof(hidden, datum.corruption) < 0"
+TICK = "datum.value != 0 && abs(datum.value) < 1e-4 ? format(datum.value, '.2~e') : format(datum.value, ',.6~r')"
+"""All digits of a tick: without it Vega-Lite writes 1 beside a flat line at 0.5, whose axis has one tick."""
 LETTERS = 32
 """That fit above a heat map on a phone."""
 
@@ -33,7 +35,9 @@ def severity_figure(runs: Sequence[EvaluatedRun]) -> Figure:
                     | {metric: found[metric].value for metric in metrics}
                 )
     x = alt.X("severity:O", title="Severity (0: clean)", axis=alt.Axis(labelAngle=0))
-    y = alt.Y("value:Q", title=None, aggregate="mean", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=8))
+    y = alt.Y(
+        "value:Q", title=None, aggregate="mean", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=8, labelExpr=TICK)
+    )
     base = (
         chart(rows)
         .transform_filter(IS_SHOWN)
