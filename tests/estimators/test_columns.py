@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import warnings
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import sklearn
 from sklearn.exceptions import NotFittedError
@@ -61,7 +64,9 @@ def test_gaps_that_were_not_there_in_training_are_filled_with_the_mean() -> None
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
     model = FordeRegressor(**QUICK).fit(X, X[:, 0])
-    np.testing.assert_allclose(model.predict([[np.nan, 0.3]]), model.predict([[X[:, 0].mean(), 0.3]]))
+    with pytest.warns(UserWarning, match="column 0 has gaps, but had none in training; they are filled with its mean"):
+        filled = model.predict([[np.nan, 0.3]])
+    np.testing.assert_allclose(filled, model.predict([[X[:, 0].mean(), 0.3]]))
 
 
 def test_new_and_rare_values() -> None:
@@ -250,3 +255,35 @@ def test_what_is_neither_text_nor_number_is_named() -> None:
             FordeClassifier(**QUICK).fit(X, bought)
     digits = np.array([["1", "2"], ["3", "5"]] * 20)
     assert FordeClassifier(**QUICK).fit(digits, [0, 1] * 20).score(digits, [0, 1] * 20) == 1, "numbers, if written"
+
+
+@pytest.mark.parametrize("estimator", [FordeClassifier, FordeRegressor])
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
+def test_text_that_differs_in_most_rows_is_refused(estimator: type, library: Callable[..., Any]) -> None:
+    """A date that was read as text would become twenty categories, which say nothing of other days."""
+    y = np.arange(40) % 2
+    table = {"x": np.arange(40.0), "sold on": [f"2024-0{i % 9 + 1}-{i % 28 + 1:02}" for i in range(40)]}
+    with pytest.raises(FordeError, match="column 'sold on' has 40 different texts in 40 rows, such as '2024-01-01'"):
+        estimator(**QUICK).fit(library(table), y)
+    few = library({**table, "sold on": [text[:7] for text in table["sold on"]]})
+    estimator(**QUICK).fit(few, y)  # months repeat
+
+
+@pytest.mark.parametrize("estimator", [FordeClassifier, FordeRegressor])
+def test_gaps_that_training_had_none_of_are_said(estimator: type) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 3)), np.arange(60) % 2
+    X[::5, 0] = np.nan
+    frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(d=["u", "v"] * 30)
+    for table, name in ((X, "1"), (frame[["a", "b", "c"]], "'b'"), (frame, "'b'")):
+        model = estimator(**QUICK).fit(table, y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model.predict(table)  # gaps where training had some
+        gone = table.copy()
+        if isinstance(gone, np.ndarray):
+            gone[3, 1:] = np.nan
+        else:
+            gone.iloc[3, 1:3] = np.nan
+        with pytest.warns(UserWarning, match=f"column {name} has gaps, but had none in training .and so have 1 more"):
+            model.predict(gone)

@@ -27,6 +27,7 @@ from forde.estimators.columns import (
     make_preprocessor,
     origins,
     refuse_text,
+    warn_of_new_gaps,
     warn_of_new_values,
 )
 from forde.estimators.importances import mean_gradients
@@ -150,6 +151,8 @@ class TabularEnsemble(BaseEstimator):
             self.preprocessor_ = make_preprocessor(X)
         assert self.preprocessor_ is not None
         by_kind = isinstance(self.preprocessor_, ColumnTransformer)
+        if not reset:
+            warn_of_new_gaps(self.preprocessor_, X)
         X = as_numbers(X) if is_frame(X) and not by_kind else X
         numbers: Array = self.preprocessor_.fit_transform(X) if reset else self.preprocessor_.transform(X)
         if by_kind and not reset:

@@ -72,6 +72,8 @@ def make_preprocessor(X: Any) -> Preprocessor:
     if has_text(X):
         text_at = [i for i in range(X.shape[1]) if _is_text(_column(X, i))]
         number_at = [i for i in range(X.shape[1]) if i not in text_at]
+        for i in text_at:
+            _refuse_identifiers(_column(X, i))
         parts = [(f"text {i}", make_pipeline(_text(), _encoder()), [i]) for i in text_at]
         from_frame = FunctionTransformer(as_numbers, feature_names_out="one-to-one")
         parts += [(NUMBERS, make_pipeline(from_frame, numbers), number_at)]
@@ -130,6 +132,26 @@ def warn_of_new_values(preprocessor: ColumnTransformer, X: Any) -> None:
                 f"{f' (and {len(new) - 1} more)' if len(new) > 1 else ''}; it counts as {of}.",
                 stacklevel=2,
             )
+
+
+def warn_of_new_gaps(preprocessor: Preprocessor, X: Any) -> None:
+    """One line where a column of numbers has gaps, and had none in training."""
+    imputer, columns = preprocessor, list(range(X.shape[1]))
+    if isinstance(preprocessor, ColumnTransformer):
+        found = next((each for each in preprocessor.transformers_ if each[0] == NUMBERS), None)
+        if found is None or not len(found[2]):
+            return
+        imputer, columns = found[1][-1], list(found[2])
+    known = () if imputer.indicator_ is None else imputer.indicator_.features_
+    numbers = as_numbers(_part(X, columns)) if is_frame(X) else X
+    gaps = np.isnan(numbers).any(0)
+    new = [columns[i] for i in np.flatnonzero(gaps) if i not in known]
+    if new:
+        name = f"'{X.columns[new[0]]}'" if is_frame(X) else str(new[0])
+        others = f" (and so have {len(new) - 1} more)" if len(new) > 1 else ""
+        warnings.warn(
+            f"column {name} has gaps, but had none in training{others}; they are filled with its mean.", stacklevel=2
+        )
 
 
 def origins(preprocessor: Preprocessor | None, n_features: int) -> NDArray[np.intp]:
@@ -202,6 +224,23 @@ def _is_text(column: Any) -> bool:
             f"them, as table['{column.name}'].astype(str) does."
         )
     return bool(texts) or (not numbers and dtype.startswith("str"))
+
+
+def _refuse_identifiers(column: Any) -> None:
+    """Stop at text that differs in most rows, as dates, names and numbers of orders do: it says nothing of others.
+
+    A category is what somebody made one, and may have as many values.
+    """
+    if str(column.dtype).lower().startswith(("category", "categorical", "enum")):
+        return
+    values, there = _values(column)
+    different = len(set(values[there].tolist()))
+    if 2 * different > len(values) > MOST_CATEGORIES:
+        raise FordeError(
+            f"column '{column.name}' has {different:,} different texts in {len(values):,} rows, such as "
+            f"'{str(values[there][0])[:40]}', which says nothing of other rows; make numbers of it (of dates, say), or "
+            "leave it out."
+        )
 
 
 def _said(value: Any) -> str:

@@ -60,7 +60,8 @@ def not_differentiable(x: Tensor) -> FordeError:
     """The error for inputs that are no floats, where input gradients are asked for."""
     return FordeError(
         f"inputs of type {x.dtype} cannot be differentiated, but this method compares members by input gradients; "
-        "pass floats (for tokens: their embeddings), or choose 'deep-ensemble' or 'function-rde'."
+        "pass floats, compare tokens at their embeddings with forde.method('forde', of='embeddings'), or choose "
+        "'deep-ensemble' or 'function-rde'."
     )
 
 

@@ -66,7 +66,10 @@ def sources_of(network: nn.Module, x: Input, of: Of) -> Iterator[tuple[Input, So
 def _with_leaves(x: Input, of: Of) -> tuple[Arguments, Sources]:
     """The batch with the inputs that gradients are taken of as leaves, and these."""
     if isinstance(x, Tensor):
-        raise FordeError(f"input gradients are asked for of={of!r}, but a batch is one tensor; leave `of` out.")
+        raise FordeError(
+            f"input gradients are asked for of={of!r}, but a batch is one tensor; leave `of` out, "
+            "or write of='embeddings' to compare tokens there."
+        )
     leaves = {name: x.tensors[name].detach().requires_grad_() for name in differentiated(x, of)}
     tensors = {**x.tensors, **leaves}
     given = Arguments({str(n): t for n, t in tensors.items()} if x.by_name else list(tensors.values()))
