@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from executable import done, forde, refused
 from PIL import Image
-from small_runs import SMALL, Forde, quantities, written
+from small_runs import SMALL, Forde, Result, quantities, written
 
 from forde import load_run
 from forde.data import load
@@ -101,3 +102,13 @@ def test_tuning_looks_at_none_of_it_either(folder: Path, tmp_path: Path) -> None
     assert result.returncode == 0, result.stderr
     told = json.loads(result.stdout)
     assert "--test 0.25" in told["train"] and "12 validation samples" in told["why"]
+
+
+def test_noise_is_foreign_to_images(train: Forde, call: Callable[..., Result], tmp_path: Path) -> None:
+    """It is made, and easy to tell from digits by its uncertainty."""
+    run = tmp_path / "run"
+    assert train("digits", run, "--members", "3", "--epochs", "3", "--device", "cpu").code == 0
+    ended = call("evaluate", run, "--foreign", "noise", "--json", tmp_path / "scores.json")
+    assert ended.code == 0 and "899 foreign inputs of noise" in ended.out
+    found = json.loads((tmp_path / "scores.json").read_text())
+    assert found["foreign"]["auroc"]["total"]["value"] > 0.8

@@ -33,7 +33,10 @@ def evaluate(
     ] = "1,2,3,4,5",
     foreign: Annotated[
         str | None,
-        typer.Option(help="A data set of another kind, to see whether its inputs look uncertain. Labels do not count."),
+        typer.Option(
+            help="A data set of another kind, to see whether its inputs look uncertain; labels do not count. For images "
+            "also `noise`, which is made."
+        ),
     ] = None,
     data: OtherData = None,
     split: Annotated[str | None, typer.Option(help="Split of the data; test if left out.")] = None,
@@ -71,7 +74,7 @@ def evaluate(
         split=split or ("test" if "test" in clean.description.splits else "all"),
         corruptions=[name.strip() for name in (corruptions or "").split(",") if name.strip()],
         severities=levels,
-        foreign=None if foreign is None else _foreign(trained, foreign, data_dir),
+        foreign=None if foreign is None else _foreign(trained, foreign, clean, data_dir, seed),
         precision=precision,  # type: ignore[arg-type]
         seed=seed,
         data_dir=data_dir,
@@ -106,12 +109,17 @@ def _whole_numbers(text: str) -> list[int]:
         raise FordeError(f"--severities is '{text}', but numbers from 1 to 5 as in 1,3,5 were expected.") from None
 
 
-def _foreign(trained: TrainedRun, name: str, data_dir: Path | None) -> Images | Table:
+def _foreign(
+    trained: TrainedRun, name: str, clean: Images | Table, data_dir: Path | None, seed: int
+) -> Images | Table:
     """Foreign inputs: a table with the run's columns, or images of any size, of the test split where there is one."""
-    from forde.data import load_images
+    from forde.data import Images, load_images
+    from forde.data.features.sets import NOISE, noise
 
     if not trained.inputs.are_images:
         return trained.test_data(name, data_dir=data_dir)
+    if name == NOISE and isinstance(clean, Images):
+        return noise(clean, seed)
     try:
         return load_images(name, "test", data_dir)
     except FordeError as error:
