@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from forde.backbone import features_of, frozen_backbone, refuse_other_backbone
 from forde.data.description import Images, Table
 from forde.data.inputs import normalise
 from forde.data.known_inputs import Inputs
+from forde.data.scale import Scale
 from forde.errors import FordeError, whole_number
 from forde.forward import stacked, tensor_output
 from forde.inference import SMALL_BATCH, Untouched, running
@@ -60,8 +61,12 @@ class Ensemble(nn.Module):
 
     inputs: Inputs | None = None
     """What the networks take, as far as it is known: kept by `save`, used by `predict` and `evaluate_robustness`."""
+    input_scale: Scale | None = None
+    """Mean and deviation of the floating-point tensors that `fit` was given: kept by `save`, compared by `predict`."""
     built_by: str | None = None
     """`module:function` of `make_network`, where it has such a name."""
+
+    _remarked = False
 
     def __init__(
         self,
@@ -146,7 +151,9 @@ class Ensemble(nn.Module):
                 inputs, what `forde.data.load` returns, a Dataset, or an iterable of batches (a DataLoader); of
                 `(x, y)` pairs the x is used, and of dicts all but `"labels"` or `"label"`. Where `inputs` are known,
                 bytes are normalised as those of training were, and columns of a table or data frame are found by name
-                and brought into the networks' units; floating-point numbers without names pass as they are.
+                and brought into the networks' units; floating-point numbers without names pass as they are. If their
+                first batch is on another scale than the tensors that `fit` was given, the log says so, once. An
+                iterator is taken to know what it yields.
             precision: `"float32"` (whatever the members' dtype is), or `"bf16"`: copies of the members under autocast,
                 with BatchNorm folded into convolutions. Outputs are in float32.
 
@@ -161,8 +168,11 @@ class Ensemble(nn.Module):
         x, units = (x, None) if self.inputs is None else self.inputs.prepared(x)
         many_small = batch_size <= SMALL_BATCH and _more_than(x, batch_size)
         dtype = torch.bfloat16 if precision == "bf16" else None
+        batches = self._batches(x, batch_size)
+        if not isinstance(x, Iterator):  # as evaluations give, of data that is meant to be unlike that of training
+            batches = self._compared(batches)
         with running(list(self.members), dtype, many_small=many_small) as outputs_of:
-            outputs = _on_cpu(outputs_of(self.to_members(batch)) for batch in self._batches(x, batch_size))
+            outputs = _on_cpu(outputs_of(self.to_members(batch)) for batch in batches)
         if not outputs:
             raise FordeError("there is nothing to predict: the input is empty; pass at least one sample.")
         everything = torch.cat(outputs, dim=1)
@@ -190,6 +200,16 @@ class Ensemble(nn.Module):
             x = DataLoader(x, batch_size=batch_size)
         for batch in x:
             yield self.as_input(inputs_in(batch))
+
+    def _compared(self, batches: Iterable[Input]) -> Iterator[Input]:
+        """The batches, the first of them compared with the inputs of training."""
+        for number, batch in enumerate(batches):
+            if number == 0 and self.input_scale is not None and not self._remarked:
+                remark = self.input_scale.remark(batch)
+                if remark is not None:
+                    log.warning("%s", remark)
+                    self._remarked = True
+            yield batch
 
     def as_input(self, x: SameInput) -> SameInput:
         """The batch on the members' device, floating-point numbers in their precision; everything else as it is.
@@ -239,6 +259,8 @@ class Ensemble(nn.Module):
             config["networks"] = networks
         if self.inputs is not None:
             config["inputs"] = self.inputs.to_json()
+        if self.input_scale is not None:
+            config["input_scale"] = self.input_scale.to_json()
         if self.backbone is not None:
             config["backbone"] = type(self.backbone).__name__
         shared = self._shared()
@@ -276,6 +298,7 @@ class Ensemble(nn.Module):
         config = saving.read_config(folder)
         stored = likelihood_from_config(config["likelihood"])
         inputs = None if config.get("inputs") is None else Inputs.from_json(config["inputs"])
+        scale = None if config.get("input_scale") is None else Scale.from_json(config["input_scale"])
         refuse_other_backbone(folder, config.get("backbone"), backbone)
         if make_network is None:
             make_network = building.factories_of(config.get("networks"), config["n_members"], folder)
@@ -292,6 +315,7 @@ class Ensemble(nn.Module):
                 "what the outputs in '%s' mean was said by a function, which files do not hold, so predictions are raw "
                 "outputs; pass the likelihood that it was trained with as likelihood=.", folder,
             )  # fmt: skip
+        ensemble.input_scale = scale
         ensemble.likelihood = ensemble.likelihood.restored(config["likelihood"])
         ensemble.load_weights(folder)
         return ensemble.to(device).eval()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
 import forde
-from forde.data import from_arrays
+from forde.data import Images, from_arrays
 from forde.models import MLP
 
 MID_EPOCH, EPOCH_END = STEPS + 2, 2 * STEPS
@@ -32,6 +32,9 @@ def compare(options: Any, folder: Path, interruptions: tuple[int, ...] = (MID_EP
     train(broken, resume=True, **options())
     assert result(broken) == result(whole)
     assert metrics(broken) == metrics(whole)
+    described = [json.loads((run / "ensemble" / "config.json").read_text()) for run in (whole, broken)]
+    assert described[0] == described[1]
+    assert ("input_scale" in described[0]) == (not isinstance(options().get("given"), Images))
 
 
 class Drawing(Dataset[Tensor]):

@@ -132,6 +132,7 @@ def train(
         ),
     )
     kept = None if judge is None else judge.restore()
+    ensemble.input_scale = None  # the estimator prepares all rows itself, also those that are unlike any of training
     ensemble.likelihood = likelihood
     ensemble.to(device="cpu", dtype=torch.float64)
     # The method as asked for: its fitted copy holds tensors on the training device.

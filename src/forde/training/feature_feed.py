@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from forde.arguments import Input, each_tensor
+from forde.data.scale import Scale
 from forde.ensemble import Ensemble
 from forde.training.feed import Feed, TensorFeed
 from forde.training.image_feed import ImageFeed
@@ -42,7 +43,9 @@ def _kept(feed: TensorFeed | ImageFeed, ensemble: Ensemble) -> TensorFeed:
         "backbone: it ran once over %s samples, whose features are kept, %s each", f"{len(x):,}", list(x.shape[1:])
     )
     y = torch.cat([targets for _, targets in parts])
-    return TensorFeed(x, y, batch_size=feed.batch_size, drop_last=feed.drop_last)
+    features = TensorFeed(x, y, batch_size=feed.batch_size, drop_last=feed.drop_last)
+    features.scale = feed.scale
+    return features
 
 
 class FeatureFeed(Feed):
@@ -56,6 +59,10 @@ class FeatureFeed(Feed):
 
     def pairs(self) -> Iterator[tuple[Input, Tensor]]:
         return ((self.ensemble.to_members(self.ensemble.as_input(x)), y) for x, y in self.feed.pairs())
+
+    @property
+    def scale(self) -> Scale | None:  # type: ignore[override]
+        return self.feed.scale
 
     def generators(self) -> list[torch.Generator]:
         return self.feed.generators()

@@ -12,10 +12,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from forde.arguments import Input, as_inputs, as_tensor, each_tensor, inputs_of_batch, taken_apart
+from forde.data.scale import Scale
 from forde.ensemble import Ensemble
 from forde.errors import FordeError
 from forde.likelihoods import Likelihood
 
+SCALED = 2**22
+"""Values of data in memory that its scale is taken of."""
 INPUT_BATCH = 1024
 """Rows per batch where inputs are only looked at (PCA, covariances)."""
 
@@ -25,6 +28,8 @@ class Feed(ABC):
 
     size: int
     """N."""
+    scale: Scale | None = None
+    """Of the inputs as they were given, where they are tensors of floats and, of a loader, once a batch was drawn."""
 
     @abstractmethod
     def epoch(self, generator: torch.Generator) -> Iterator[tuple[Input, Tensor]]:
@@ -93,6 +98,7 @@ class LoaderFeed(Feed):
         self.size = len(dataset) if isinstance(dataset, Sized) else sum(len(y) for _, y in self.pairs())
         if self.size == 0:
             raise FordeError("the data is empty; pass at least one sample.")
+        self.scale = None  # counting is not seeded, and a resumed run must find the same scale
 
     def epoch(self, generator: torch.Generator) -> Iterator[tuple[Input, Tensor]]:
         self._seed(generator)
@@ -129,6 +135,7 @@ class LoaderFeed(Feed):
                     "dataset so that an item is (x, y), or a dict of inputs and 'labels'."
                 )
             x = inputs_of_batch(pair[0])
+            self.scale = self.scale or Scale.of(x)
             yield x, _targets(pair[1])
 
 
@@ -175,7 +182,9 @@ def make_feed(data: Any, ensemble: Ensemble, *, batch_size: int, drop_last: bool
     x, y = as_inputs(data[0]), as_tensor(data[1], "targets")
     check_data(x, y, likelihood)
     y = as_targets(y, likelihood).to(ensemble.device)
-    return TensorFeed(ensemble.as_input(x), y, batch_size=batch_size, drop_last=drop_last)
+    feed = TensorFeed(ensemble.as_input(x), y, batch_size=batch_size, drop_last=drop_last)
+    feed.scale = Scale.of(x, values=SCALED)  # before the ensemble prepares it: bytes have none
+    return feed
 
 
 def loader_of(data: Dataset[Any], *, batch_size: int, drop_last: bool) -> DataLoader[Any]:

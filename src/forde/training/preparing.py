@@ -136,7 +136,10 @@ def _feed_of(data: Any, ensemble: Ensemble, batch_size: int, batches: Batching) 
     if isinstance(data, Table) and not isinstance(data, StandardTable) and units is not None:
         data = units.apply(data)  # validation data in their own units
     pair = (data.x, data.y) if isinstance(data, Table) else data
-    return make_feed(pair, ensemble, batch_size=batch_size, drop_last=batches.drop_last)
+    feed = make_feed(pair, ensemble, batch_size=batch_size, drop_last=batches.drop_last)
+    if isinstance(data, Table):  # which the ensemble prepares by the names of columns
+        feed.scale = None
+    return feed
 
 
 def fitted_to(method: Method, ensemble: Ensemble, feed: Feed) -> tuple[Method, tuple[Input, Tensor] | None]:
