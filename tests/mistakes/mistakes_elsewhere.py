@@ -56,8 +56,8 @@ ELSEWHERE = (
     Mistake(
         "start-of-an-estimator-not-from-its-random-state",
         "estimators/training.py",
-        "options.n_members, seed=options.seed",
-        "options.n_members, seed=0",
+        "n_networks, seed=options.seed",
+        "n_networks, seed=0",
         (f"{ESTIMATORS}::test_random_state_decides_the_start_and_the_order",),
     ),
     Mistake(
@@ -75,18 +75,18 @@ ELSEWHERE = (
         (f"{ESTIMATORS}::test_uncertainty_of_a_classifier_adds_up_and_grows_away_from_the_data",),
     ),
     Mistake(
-        "rows-judged-by-members-that-have-seen-them",
+        "rows-judged-by-twins-that-have-seen-them",
         "estimators/left_out.py",
-        "judged, unseen[judged].float())",
-        "judged, 1.0 - unseen[judged].float())",
-        (f"{CALIBRATION}::test_each_row_is_judged_by_the_members_that_were_not_trained_on_it",),
+        "rows, unseen.float())",
+        "rows, 1.0 - unseen.float())",
+        (f"{CALIBRATION}::test_members_see_all_rows_and_each_is_judged_by_twins_that_were_not_trained_on_it",),
     ),
     Mistake(
-        "members-trained-on-what-they-leave-out",
+        "twins-trained-on-what-they-leave-out",
         "estimators/training.py",
         "weights = of_rows[rows.trained, None] * rows.seen",
         "weights = of_rows[rows.trained, None] * torch.ones_like(rows.seen)",
-        (f"{CALIBRATION}::test_members_do_not_see_what_they_leave_out",),
+        (f"{CALIBRATION}::test_members_see_all_rows_and_twins_do_not_see_what_they_leave_out",),
     ),
     Mistake(
         "noise-scale-not-used",

@@ -44,8 +44,8 @@ def with_directions(method: Method, size: int, device: torch.device) -> Method:
     """The method with its metric, if that needs any, fitted to stand-in directions of inputs of `size` values.
 
     >>> from forde import method
-    >>> with_directions(method("forde-pca", rank=3), 8, torch.device("cpu")).kernel.note[:17]
-    '3 of 8 directions'
+    >>> with_directions(method("forde-pca", rank=3), 8, torch.device("cpu")).kernel.note[:37]
+    'its metric follows 3 of 8 principal d'
     """
     kernel = method.kernel
     if not isinstance(kernel, RBF) or not isinstance(kernel.metric, Spectral):
