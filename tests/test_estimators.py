@@ -344,6 +344,9 @@ def test_uncertainty_of_a_classifier_adds_up_and_grows_away_from_the_data() -> N
     np.testing.assert_allclose(here.total, here.aleatoric + here.epistemic, atol=1e-12)
     probs = model.predict_proba(X)
     np.testing.assert_allclose(here.total, -(probs * np.log(probs)).sum(1), atol=1e-12)
+    logits = model.ensemble_.predict(model.input_scaler_.transform(X)).member_logits / model.temperature_
+    own = logits.softmax(-1).numpy()
+    np.testing.assert_allclose(here.aleatoric, -(own * np.log(own)).sum(-1).mean(0), atol=1e-12)
     sideways = 1 + 10 * np.random.default_rng(1).normal(size=(200, 3)) @ (np.eye(3) - 1 / 3)  # along the boundary
     assert model.predict_uncertainty(sideways).epistemic.mean() > 2 * here.epistemic.mean()
 

@@ -79,21 +79,23 @@ ELSEWHERE = (
         "estimators/left_out.py",
         "rows, unseen.float())",
         "rows, 1.0 - unseen.float())",
-        (f"{CALIBRATION}::test_members_see_all_rows_and_each_is_judged_by_twins_that_were_not_trained_on_it",),
+        (
+            f"{CALIBRATION}::TestLeftOut::test_members_see_all_rows_and_each_is_judged_by_twins_that_were_not_trained_on_it",
+        ),
     ),
     Mistake(
         "twins-trained-on-what-they-leave-out",
         "estimators/training.py",
         "weights = of_rows[rows.trained, None] * rows.seen",
         "weights = of_rows[rows.trained, None] * torch.ones_like(rows.seen)",
-        (f"{CALIBRATION}::test_members_see_all_rows_and_twins_do_not_see_what_they_leave_out",),
+        (f"{CALIBRATION}::TestFit::test_members_see_all_rows_and_twins_do_not_see_what_they_leave_out",),
     ),
     Mistake(
         "noise-scale-not-used",
         "estimators/regressor.py",
         "with_noise_scale(self._outputs(X), torch.from_numpy(np.squeeze(self.noise_scale_)))",
         "self._outputs(X)",
-        (f"{CALIBRATION}::test_intervals_cover_where_members_overfit",),
+        (f"{CALIBRATION}::TestFit::test_intervals_cover_where_members_overfit",),
     ),
     Mistake(
         "gradient-distance-of-uneven-batches",
