@@ -34,8 +34,8 @@ def evaluate(
     foreign: Annotated[
         str | None,
         typer.Option(
-            help="A data set of another kind, to see whether its inputs look uncertain; labels do not count. For images "
-            "also `noise`, which is made."
+            help="A data set of another kind, to see whether its inputs look uncertain; labels do not count. For "
+            "images also `noise`, which is made."
         ),
     ] = None,
     data: OtherData = None,
@@ -109,9 +109,7 @@ def _whole_numbers(text: str) -> list[int]:
         raise FordeError(f"--severities is '{text}', but numbers from 1 to 5 as in 1,3,5 were expected.") from None
 
 
-def _foreign(
-    trained: TrainedRun, name: str, clean: Images | Table, data_dir: Path | None, seed: int
-) -> Images | Table:
+def _foreign(trained: TrainedRun, name: str, clean: Images | Table, data_dir: Path | None, seed: int) -> Images | Table:
     """Foreign inputs: a table with the run's columns, or images of any size, of the test split where there is one."""
     from forde.data import Images, load_images
     from forde.data.features.sets import NOISE, noise

@@ -67,14 +67,18 @@ def titles(ax: Axes, title: str, x: str, y: str) -> None:
 
 
 def legend(figure: Figure, axes: Sequence[Sequence[Axes]], columns: int = 4) -> None:
-    """One legend for all panels."""
+    """One legend for all panels, in so many columns as are not wider than the figure."""
     found: dict[str, Any] = {}
     for ax in (ax for row in axes for ax in row):
         handles, labels = ax.get_legend_handles_labels()
         found |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in found}
-    figure.legend(
-        list(found.values()), list(found), loc="outside lower center", ncols=columns, fontsize=LARGE, frameon=False
-    )
+    for number in range(min(columns, len(found)), 0, -1):
+        made = figure.legend(
+            list(found.values()), list(found), loc="outside lower center", ncols=number, fontsize=LARGE, frameon=False
+        )
+        if number == 1 or made.get_window_extent().width <= figure.bbox.width:
+            return
+        made.remove()
 
 
 def save(figure: Figure, folder: Path, name: str = "figure") -> None:
