@@ -143,7 +143,10 @@ def _feed_of(data: Any, ensemble: Ensemble, batch_size: int, batches: Batching) 
 
 
 def fitted_to(method: Method, ensemble: Ensemble, feed: Feed) -> tuple[Method, tuple[Input, Tensor] | None]:
-    """The method as it is with this data, and a batch of it, if there is one; the likelihood learns from it too."""
+    """The method as it is with this data, and a batch of it, if there is one; the ensemble learns from it too.
+
+    That is what its likelihood has to know, and the scale of its inputs.
+    """
     first, example = next(iter(feed.pairs()), None), None
     if first is not None:
         _look_at_inputs(method, ensemble, first[0])
@@ -154,6 +157,7 @@ def fitted_to(method: Method, ensemble: Ensemble, feed: Feed) -> tuple[Method, t
     fitted = method.prepare(ensemble.members[0], training_data(ensemble, feed))
     if fitted.kernel is not None and fitted.kernel.note is not None:
         log.info("%s: %s", fitted.name, fitted.kernel.note)
+    ensemble.input_scale = feed.scale
     return fitted, example
 
 

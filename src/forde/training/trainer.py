@@ -167,7 +167,6 @@ def fit(
             known = _known(ensemble, feeds, folder, mesh)
             feeds = feeds.of_features(ensemble)
             fitted, example = fitted_to(method, ensemble, feeds.data)
-            ensemble.input_scale = feeds.data.scale
             validator = _validator(feeds.validation, ensemble, settings, mesh, example)
             repel_on = repulsion_feed(feeds.repel_on, ensemble, fitted, None if example is None else example[0])
             plan = fitted.plan(ensemble, data=training_data(ensemble, feeds.data), epochs=epochs, seed=seed)
